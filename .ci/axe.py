@@ -33,6 +33,7 @@ KINDS = (
     "tutorials/check-my-kernel.html",
     "reference/fp4ref.html",
     "rule/blk-3.html",
+    "wrong-dump.html",
 )
 RULE = "rule/blk-3.html"
 SIZES = {"desktop": (1400, 900), "phone": (390, 844)}

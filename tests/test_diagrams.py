@@ -538,6 +538,7 @@ def test_scale_vectors_are_those_of_the_manual() -> None:
     """The tables of valid kinds and of selectors, and the IDs for K = 96 (PTX ISA 9). Written down here."""
     words = {element.text for element in texts(ALL["scale-vectors"])}
     assert {".scale_vec::1X", ".scale_vec::2X", ".scale_vec::4X"} <= words
+    assert {f"scale_A M x {n}, scale_B {n} x N" for n in (1, 2, 4)} <= words
     shown = [re.fullmatch(r"(\w+), selector (\d): bytes (\d) to (\d)", t) for t in titles(ALL["scale-vectors"])]
     found = [(match[1], *map(int, match.groups()[1:])) for match in shown if match]
     assert found == [("mxf8f6f4", byte, byte, byte) for byte in range(4)] + [

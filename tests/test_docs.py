@@ -6,6 +6,7 @@ The examples in C and C++ are compiled and run by the tests of the stream, of th
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import json
 import os
 import re
@@ -226,14 +227,17 @@ RAN = [(page, block) for page in PAGES for block in blocks(page) if block.kind =
 )
 def test_commands_that_the_site_runs(page, block, tmp_path, monkeypatch):
     """In a copy of the examples, as the site does it."""
+    for needed in " ".join(re.findall(r"^:needs: (.+)$", block.text, re.MULTILINE)).split():
+        if not (shutil.which(needed) or importlib.util.find_spec(needed)):
+            pytest.skip(f"no {needed} here")
     monkeypatch.chdir(tmp_path)
     shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
     for line in [line for line in block.text.splitlines() if line and not line.startswith(":")]:
+        expected = int((re.findall(r"  # exit status (\d)$", line) or [0])[0])
         if not line.startswith("fp4ref ") or " | " in line:
-            subprocess.run(["sh", "-c", line], check=True, env=environment())
+            assert subprocess.run(["sh", "-c", line], check=False, env=environment()).returncode == expected, line
             continue
         result = CliRunner().invoke(main, shlex.split(line, comments=True)[1:])
-        expected = int((re.findall(r"  # exit status (\d)$", line) or [0])[0])
         assert result.exit_code == expected, result.output
 
 
@@ -487,16 +491,13 @@ def test_triton_example_conforms(tmp_path):
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "conforms to mxfp8-e4m3" in ran.stdout
-    page = (DOCS / "site/tutorials/check-my-kernel.md").read_text("utf-8")
-    said = next(line for line in page.splitlines() if line.startswith("triton_mxfp8.py:quantize: "))
-    assert re.sub(r"\d+", "#", said) == re.sub(r"\d+", "#", Path(ran.stdout.splitlines()[0]).name)
 
 
 def test_volume_1_is_one_page_with_an_anchor_for_each_rule(tmp_path):
     target = tmp_path / "volume-1.html"
     subprocess.run([sys.executable, DOCS / "generate/volume_1.py", target], check=True)
     text = target.read_text("utf-8")
-    anchors = re.findall(r'<h4 id="([A-Z0-9]+-\d+)">', text)
+    anchors = re.findall(r'<h[2-4] id="([A-Z0-9]+-\d+)">', text)
     volume = [rule.id for rule in rules.defined().values() if (spec_root() / f"{rule.chapter}.md").exists()]
     assert anchors == volume
     links = set(re.findall(r'href="#([^"]+)"', text))

@@ -247,3 +247,22 @@ def test_eight_codes_by_random_bytes_are_those_of_the_codec(tmp_path):
     run = compiled(COMPILERS[0], source, "-std=c++17", "-O2", "-ffp-contract=off", INCLUDE, "-o", str(binary))
     assert not run.returncode, run.stderr
     assert subprocess.run([binary], check=False).returncode == 0
+
+
+@pytest.mark.heavy  # nvcc takes a second
+def test_cuda_example_compiles_for_a_device(tmp_path):
+    if shutil.which("nvcc") is None:
+        pytest.skip("no nvcc here")
+    source = EXAMPLE.with_name("check_kernel.cu")
+    assert CliRunner().invoke(main, ["header", "--dir", str(tmp_path / "include")]).exit_code == 0
+    flags = [
+        "-std=c++17",
+        "--fmad=false",
+        "-Werror",
+        "all-warnings",
+        f"-I{tmp_path / 'include'}",
+        "-o",
+        str(tmp_path / "a"),
+    ]
+    run = compiled("nvcc", source, *flags)
+    assert run.returncode == 0, run.stderr

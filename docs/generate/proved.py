@@ -24,8 +24,8 @@ A certificate is a claim about every input of a domain, and a program that decid
 certificates: each claim is proved, or refuted with a witness. `fp4ref rules --check` fails if code that a certificate
 covers has changed since.
 
-```sh
-fp4ref prove E2M1-3
+```{ran}
+fp4ref prove E2M1-3 --subject golden
 ```
 
 The golden model and torch are proved as they stand, the header and the cpu backend as the compiler named in the record

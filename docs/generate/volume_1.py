@@ -30,11 +30,19 @@ code, pre { font: 0.9em ui-monospace, monospace; background: #f3f3f3 }
 pre { padding: 0.8em; overflow-x: auto }
 blockquote { margin-left: 0; padding-left: 1em; border-left: 3px solid #bbb; color: #444 }
 h1 { page-break-before: always } nav h1, header h1 { page-break-before: auto }
-h4 { margin-bottom: 0.3em } a { color: #0645ad }
+h3, h4 { margin-bottom: 0.3em } a { color: #0645ad }
+@media screen and (prefers-color-scheme: dark) {
+  body { color: #ececec; background: #16181a } code, pre { background: #26292c } a { color: #6cc0ee }
+  th, td { border-color: #3c4043 } blockquote { color: #b4b4b4; border-color: #3c4043 }
+}
 @media print { body { font-size: 10px; max-width: none } table { display: table; font-size: 0.85em } }
 @media print { pre { white-space: pre-wrap } td { overflow-wrap: anywhere } }
 """
-HEADING = re.compile(r"<h4>(?P<id>[A-Z][A-Z0-9]*-\d+) · (?P<title>.*?)</h4>")
+REACHED = (
+    "for (const one of document.querySelectorAll('pre, table')) if (one.scrollWidth > one.clientWidth) one.tabIndex = 0"
+)
+LEVEL = re.compile(r"(</?h)(\d)(.*?>)")
+HEADING = re.compile(r"<(?P<level>h\d)>(?P<id>[A-Z][A-Z0-9]*-\d+) · (?P<title>.*?)</h\d>")
 ID = re.compile(r"\b([A-Z][A-Z0-9]*-\d+)\b")
 APART = re.compile(r"(<[^>]*>)")
 
@@ -59,9 +67,9 @@ def page() -> str:
     cite = "Cite as: the fp4ref authors, <cite>The fp4ref standard, volume 1</cite>, version " + SPEC_VERSION
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}<style>{STYLE}</style></head>\n<body>\n'
-        f"<header><h1>{TITLE}</h1><p>{cite}, with the IDs of rules.</p></header>\n<nav><ol>{items}</ol></nav>\n"
+        f"<header><h1>{TITLE}</h1><p>{cite}, with the IDs of rules.</p></header>\n<nav><ol>{items}</ol></nav>\n<main>\n"
         + "\n".join(bodies)
-        + "\n</body>\n</html>\n"
+        + f"\n</main>\n<script>{REACHED}</script>\n</body>\n</html>\n"
     )
 
 
@@ -76,8 +84,22 @@ def chapter(path: Path, known: set[str]) -> str:
             inside = piece
         elif not inside.startswith(("<h", "<code")):
             pieces[i] = ID.sub(lambda m: f'<a href="#{m[1]}">{m[1]}</a>' if m[1] in known else m[0], piece)
-    body = HEADING.sub(r'<h4 id="\g<id>">\g<id> · \g<title></h4>', "".join(pieces))
+    body = HEADING.sub(r'<\g<level> id="\g<id>">\g<id> · \g<title></\g<level>>', in_steps("".join(pieces)))
     return f'<section id="{path.stem}">\n{body}</section>'
+
+
+def in_steps(body: str) -> str:
+    """Return a chapter whose headings go down by one level at a time, as screen readers expect: h1, h2, h3."""
+    above: list[int] = []
+
+    def stepped(tag: re.Match[str]) -> str:
+        if tag[1] == "<h":
+            while above and above[-1] >= int(tag[2]):
+                above.pop()
+            above.append(int(tag[2]))
+        return f"{tag[1]}{len(above)}{tag[3]}"
+
+    return LEVEL.sub(stepped, body)
 
 
 def printed(source: Path, target: Path) -> None:

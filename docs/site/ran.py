@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import chdir
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,39 +30,49 @@ class Ran(SphinxDirective):
     """Commands, one a line, with `# exit status 1` behind one that ends so. They run in a copy of the examples.
 
     keep: a report that they write, which becomes a page of the site's first folder, with links to the pages of rules.
+    needs: programs and Python modules; where one is not installed, the page shows the commands and says so.
     """
 
     has_content = True
-    option_spec: ClassVar = {"keep": directives.unchanged_required}
+    option_spec: ClassVar = {"keep": directives.unchanged_required, "needs": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
         """Return the commands and their output as one terminal."""
+        needed = self.options.get("needs", "").split()
+        if missing := [one for one in needed if not (shutil.which(one) or find_spec(one))]:
+            commands = "\n".join(f"$ {STATUS.sub('', line)}" for line in self.content)
+            return self._terminal(f"{commands}\n(not run: no {missing[0]} where these pages were built)")
         with tempfile.TemporaryDirectory() as folder:
             shutil.copytree(Path(self.env.srcdir) / "examples", folder, dirs_exist_ok=True)
-            said = [self._output(line, folder) for line in self.content]
+            inside = str(Path(folder).resolve()) + os.sep
+            said = [self._output(line, folder).replace(inside, "") for line in self.content]
             if name := self.options.get("keep"):
                 page = (Path(folder) / name).read_text("utf-8")
                 page = RULE.sub(lambda found: f'href="rule/{found[1].lower()}.html"', page)
                 (Path(self.env.srcdir).parent / "explorer" / name).write_text(page, "utf-8")
-        block = nodes.literal_block("", text := "\n\n".join(said))
+        return self._terminal("\n\n".join(said))
+
+    @staticmethod
+    def _terminal(text: str) -> list[nodes.Node]:
+        block = nodes.literal_block("", text)
         block["language"] = "text"
         block.rawsource = text
         return [block]
 
     def _output(self, line: str, folder: str) -> str:
         command = STATUS.sub("", line)
+        expected = int((STATUS.findall(line) or [0])[0])
         if not command.startswith("fp4ref ") or " | " in command:
             path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
             settings = {**os.environ, "PATH": path, "COLUMNS": str(WIDTH), "NO_COLOR": "1"}
             script = ["sh", "-c", command]
             found = subprocess.run(script, cwd=folder, check=False, capture_output=True, text=True, env=settings)
-            if found.returncode:
-                raise self.error(f"{command}: exit status {found.returncode}, need 0\n{found.stderr}")
+            if found.returncode != expected:
+                raise self.error(f"{command}: exit status {found.returncode}, need {expected}\n{found.stderr}")
             return f"$ {command}\n{found.stdout}".rstrip()
         runner = CliRunner(env={"COLUMNS": str(WIDTH), "NO_COLOR": "1"})
         with chdir(folder):
             result = runner.invoke(main, shlex.split(command)[1:])
-        expected = int((STATUS.findall(line) or [0])[0])
         if result.exit_code != expected:
             raise self.error(f"{command}: exit status {result.exit_code}, need {expected}\n{result.output}")
         return f"$ {command}\n{result.stdout.rstrip()}"

@@ -37,59 +37,115 @@ def _of_layout(name: str) -> Figure:
     if name not in LAYOUTS or LAYOUTS[name].unfit_for_scales():
         return dataclasses.replace(FIGURES["memory"], takes=(), defaults={"layout": relayouts.named(name)})
     defaults = {"layout": LAYOUTS[name], "shape": SHAPES.get(name, (300, 288))}
-    return Figure("layouts:scale_layout", f"The scale layout {name}.", GEOMETRY, defaults, layout_text)
+    return Figure(
+        "layouts:scale_layout", f"The byte of scale (m, k) in {name}, and its sum.", GEOMETRY, defaults, layout_text
+    )
 
 
 FIGURES = {
-    "overview": Figure("overview:overview", "The project in one picture."),
+    "overview": Figure("overview:overview", "The rules give every byte, and verify names the mistake of a kernel."),
     "cheat-sheet": Figure("cheat_sheet:cheat_sheet", "Formats, operations, packing, tiles and commands on one page."),
-    "e2m1": Figure("element_formats:e2m1", "E2M1: bits, values, rounding intervals and ties.", ("window",)),
-    "e4m3": Figure("element_formats:e4m3", "E4M3: bits, values, rounding intervals and ties.", ("window",)),
-    "e5m2": Figure("element_formats:e5m2", "E5M2: bits, values, rounding intervals and ties.", ("window",)),
-    "e2m3": Figure("element_formats:e2m3", "E2M3: bits, values, rounding intervals and ties.", ("window",)),
-    "e3m2": Figure("element_formats:e3m2", "E3M2: bits, values, rounding intervals and ties.", ("window",)),
-    "int8": Figure("element_formats:int8", "INT8: bits, values, rounding intervals and ties.", ("window",)),
-    "ue4m3": Figure("element_formats:ue4m3", "UE4M3, scales of ggml: bits, values, intervals and ties.", ("window",)),
-    "ue5m3": Figure("element_formats:ue5m3", "UE5M3, scales: bits, values, intervals and ties.", ("window",)),
-    "e8m0": Figure("element_formats:e8m0", "E8M0: bits, values, and what rounds up to what.", ("window",)),
-    "packing": Figure("packing_figure:packing", "The nibble of each code.", ("spec", "shape", "element", "window")),
-    "blocks": Figure("blocks:blocks", "Which elements share a scale, 1-D or 2-D.", GEOMETRY),
-    "directions": Figure(
-        "directions_figure:directions", "Row and column direction: what is transposed.", ("spec", "shape")
+    "e2m1": Figure(
+        "element_formats:e2m1", "E2M1 has eight magnitudes up to 6; a tie goes to the even code.", ("window",)
     ),
-    "hierarchy": Figure("hierarchy:hierarchy", "Global scale, block scales, codes, with numbers.", ("spec",)),
+    "e4m3": Figure(
+        "element_formats:e4m3",
+        "E4M3 has three bits of mantissa, and reaches 448; a tie goes to the even code.",
+        ("window",),
+    ),
+    "e5m2": Figure(
+        "element_formats:e5m2", "E5M2 has two bits of mantissa, and reaches 57344; it has infinities.", ("window",)
+    ),
+    "e2m3": Figure(
+        "element_formats:e2m3", "E2M3 has three bits of mantissa, and reaches 7.5; it has no NaN.", ("window",)
+    ),
+    "e3m2": Figure(
+        "element_formats:e3m2", "E3M2 has two bits of mantissa, and reaches 28; it has no NaN.", ("window",)
+    ),
+    "int8": Figure("element_formats:int8", "INT8 counts in steps of 2^-6; a tie goes to the even code.", ("window",)),
+    "ue4m3": Figure(
+        "element_formats:ue4m3",
+        "UE4M3, the scales of ggml: E4M3 without a sign; the code of its NaN reads as 0.",
+        ("window",),
+    ),
+    "ue5m3": Figure(
+        "element_formats:ue5m3", "UE5M3 has three bits of mantissa and no sign, and reaches 114688.", ("window",)
+    ),
+    "e8m0": Figure(
+        "element_formats:e8m0", "E8M0 is a power of two, and what is between two of them rounds up.", ("window",)
+    ),
+    "packing": Figure(
+        "packing_figure:packing",
+        "The first code of a row is in the lowest bits of its first byte.",
+        ("spec", "shape", "element", "window"),
+    ),
+    "blocks": Figure("blocks:blocks", "The elements of a block, in one row or in several, share one scale.", GEOMETRY),
+    "directions": Figure(
+        "directions_figure:directions",
+        "The column direction quantizes x^T; it is not made of the row direction.",
+        ("spec", "shape"),
+    ),
+    "hierarchy": Figure(
+        "hierarchy:hierarchy", "A value is its code times the scale of its block, over the global scale.", ("spec",)
+    ),
     **{form.name: _of_layout(form.name) for form in STANDARD_LAYOUTS},
-    "formats-compared": Figure("compared_formats:compared_formats", "One row in four formats, with the error of each."),
+    "formats-compared": Figure(
+        "compared_formats:compared_formats", "More bits or smaller blocks, less error: one row in four formats."
+    ),
     "linear-tiled": Figure(
-        "linear_tiled:linear_tiled", "The same scales, linear and tiled, side by side.", (*GEOMETRY, "layout")
+        "linear_tiled:linear_tiled",
+        "In tiles, rows that are 32 apart are neighbours: the same scales in both orders.",
+        (*GEOMETRY, "layout"),
     ),
     "tensor-memory": Figure(
-        "tensor_memory:tensor_memory", "Where tcgen05.cp places a 128 x 4 tile of scales, and why."
+        "tensor_memory:tensor_memory",
+        "tcgen05.cp copies 16 bytes to each lane, so rows that are 32 apart are neighbours.",
     ),
     "scale-vectors": Figure(
-        "scale_vectors:scale_vectors", "Which scale bytes one instruction reads: scale_vec 1X, 2X, 4X."
+        "scale_vectors:scale_vectors",
+        "One instruction reads one, two or four scale bytes of a row: scale_vec 1X, 2X, 4X.",
     ),
     "mma-fragments": Figure(
-        "mma_fragments:mma_fragments", "The lane of each element and scale of mma.m16n8k64 or m16n8k32.", ("spec",)
+        "mma_fragments:mma_fragments",
+        "Each lane of mma.m16n8k64 or m16n8k32 holds fixed elements, and a few hold scales.",
+        ("spec",),
     ),
     "pitfalls": Figure("pitfalls:pitfalls", "Four ways to read the wrong scales."),
     "memory": Figure(
         "memory_order:memory_order",
-        "The bytes of any registered layout or packing, and who reads them.",
+        "The index at each byte of any registered layout or packing, and who reads it.",
         ("layout",),
         {"layout": TILED_128X4},
     ),
     "mxfp8-scales": Figure(
-        "mx_scales:mx_scales", "Row and column scales of one tensor.", ("spec", "shape"), {"spec": MXFP8_E4M3}
+        "mx_scales:mx_scales",
+        "The scales of rows and of columns belong to other blocks of one tensor.",
+        ("spec", "shape"),
+        {"spec": MXFP8_E4M3},
     ),
     "hadamard": Figure(
-        "hadamard_figure:hadamard", "The Hadamard matrix with its signs.", ("spec",), {"spec": NVFP4_RHT}
+        "hadamard_figure:hadamard",
+        "Each output is the sum of 16 inputs with signs, over 4.",
+        ("spec",),
+        {"spec": NVFP4_RHT},
     ),
-    "pipeline": Figure("pipeline:pipeline", "From x to bytes, operation by operation.", ("spec", "direction")),
-    "stochastic": Figure("stochastic_figure:stochastic", "Which random bytes round up."),
-    "fused": Figure("fused:fused", "The fused and the unfused path, pass by pass.", ("spec",), {"spec": NVFP4_RHT}),
-    "weight-cache": Figure("weight_cache:weight_cache", "When a weight is quantized, and where its scales are stored."),
-    "gemm": Figure("gemm_figure:gemm", "Operand directions in fprop, dgrad and wgrad.", ("spec",)),
+    "pipeline": Figure(
+        "pipeline:pipeline",
+        "From x to bytes: every operation rounds, so their order decides the bytes.",
+        ("spec", "direction"),
+    ),
+    "stochastic": Figure("stochastic_figure:stochastic", "From a threshold on, the random byte rounds a magnitude up."),
+    "fused": Figure(
+        "fused:fused",
+        "The fused path reads x twice, and moves fewer bytes than a kernel for each step.",
+        ("spec",),
+        {"spec": NVFP4_RHT},
+    ),
+    "weight-cache": Figure(
+        "weight_cache:weight_cache",
+        "A cached weight is quantized once, and its scales are made where the GEMM reads them.",
+    ),
+    "gemm": Figure("gemm_figure:gemm", "All three products add along the blocks of both operands.", ("spec",)),
 }
 FIELD = (  # layouts and packings of the field that the manual draws
     "vllm.marlin_fp4",

@@ -62,6 +62,7 @@ def scale_vectors(request: Request) -> str:
         page.text(MARGIN, y + 16, words[0], size=12, bold=True, mono=True)
         page.text(MARGIN, y + 34, words[1], size=12, mono=True)
         page.text(MARGIN, y + 52, words[2], size=11, kind="muted")
+        page.text(MARGIN, y + 67, f"scale_A M x {kind.bytes}, scale_B {kind.bytes} x N", size=11, kind="muted")
         for byte in range(COLUMNS):
             label = f"k {byte * block}–{byte * block + block - 1}"
             page.cell(left + byte * CELL, y, CELL, 24, label, "abcd"[byte // kind.bytes], size=11)
