@@ -104,6 +104,26 @@ def test_nan_above_zeros_is_repaired_by_the_printed_command(tmp_path: Path) -> N
     assert tensors(mended) == tensors(export.write(tmp_path / "expected"))
 
 
+VENDORS = Path(__file__).parents[1] / "CONTRIBUTING.md"
+
+
+@pytest.mark.rule("CNV-11", "SPC-4")
+def test_a_vendors_repair_mends_what_its_code_names(tmp_path: Path) -> None:
+    text = VENDORS.read_text(encoding="utf-8").partition("\n## Add a repair\n")[2]
+    (tmp_path / "acme_repairs.py").write_text(text.partition("```python\n")[2].partition("```")[0])
+    export = corpus.CLEAN["modelopt-nvfp4"]()
+    scales = export.array(f"{UP}.weight_scale")
+    scales[5, 3] = 0x7F  # above elements that are not zero
+    broken = export.write(tmp_path / "broken")
+    arguments = ["convert", str(broken), str(tmp_path / "mended"), "--repair", "acme.scale-nan"]
+    done = CliRunner().invoke(main, [*arguments, "--import", str(tmp_path / "acme_repairs.py")])
+    REPAIRS.forget("acme.scale-nan")
+    assert done.exit_code == 0, done.output
+    assert failures(tmp_path / "mended") == []
+    scales[5, 3] = 0x7E
+    assert tensors(tmp_path / "mended") == tensors(export.write(tmp_path / "expected"))
+
+
 @pytest.mark.rule("CNV-11")
 def test_a_command_repairs_what_else_would_refuse_it(tmp_path: Path) -> None:
     """A stray scale makes every conversion fail, also one that repairs another finding."""

@@ -40,9 +40,10 @@ def _same_weights(found: Recognized, weights: Sequence[Weight]) -> list[Weight]:
 class Repair:
     """A way to mend what a finding names.
 
-    name: the code of the finding. meaning: the tensors afterwards, in one sentence. regroup: how a group is to be read
-    instead. mend: the weights instead of those that are named, in the same order. drops: the named tensors are left
-    out. A repair with none of these is made by writing: configuration, for example, is always made from the tensors.
+    name: the code of the finding, or vendor.CODE of a third party. meaning: the tensors afterwards, in one sentence.
+    regroup: how a group is to be read instead. mend: the weights instead of those that are named, in the same order.
+    drops: the named tensors are left out. A repair with none of these is made by writing: configuration, for example,
+    is always made from the tensors.
 
     Rules: CNV-11.
     """
@@ -56,8 +57,13 @@ class Repair:
     refuses: bool = False
 
     def __post_init__(self) -> None:
-        if self.name not in CODES:
-            raise DomainError("repair", f"unknown code {self.name!r}", f"one of {', '.join(CODES)}", "CNV-11")
+        if self.code not in CODES:
+            raise DomainError("repair", f"unknown code {self.code!r}", f"one of {', '.join(CODES)}", "CNV-11")
+
+    @property
+    def code(self) -> str:
+        """The code of the findings whose tensors it mends."""
+        return self.name.rpartition(".")[2]
 
 
 REPAIRS: Names[Repair] = Names("repair")

@@ -72,22 +72,22 @@ def request_to_convert(
 
 def _named(
     source: str | os.PathLike[str],
-    codes: list[str],
+    repairs: list[str],
     high_precision: str | os.PathLike[str] | None,
     convention: str,
     step: Callable[[str], None],
 ) -> dict[str, tuple[str, ...]]:
-    """Return the tensors that the linter names by each code. Rules: CNV-11."""
+    """Return for each repair the tensors that the linter names by its code. Rules: CNV-11."""
     from fp4ref.checkpoints.lint import lint
 
-    for code in codes:
-        if code not in REPAIRS:
-            raise DomainError("convert", f"no repair of {code!r}", f"one of {', '.join(REPAIRS)}", "CNV-11")
-    if not codes:
+    for name in repairs:
+        if name not in REPAIRS:
+            raise DomainError("convert", f"no repair of {name!r}", f"one of {', '.join(REPAIRS)}", "CNV-11")
+    if not repairs:
         return {}
     findings = lint(source, source=high_precision, convention=convention or None, step=step).findings
-    found = tensors_of(findings, codes)
+    found = tensors_of(findings, [REPAIRS[name].code for name in repairs])
     for code, names in found.items():
         if not names:
             raise DomainError("convert", f"no finding {code!r} to repair", "a code that fp4ref lint reports", "CNV-11")
-    return found
+    return {name: found[REPAIRS[name].code] for name in repairs}
