@@ -19,11 +19,8 @@ case of the specification has is an error.
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fp4ref.catalogue import resolve
 from fp4ref.conformance import families as aimed
@@ -35,66 +32,21 @@ from fp4ref.conformance.run.machine import require_no_flush
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import run, subject
 from fp4ref.conformance.subjects.subject import Subject, cases_of, draws, reasons
+from fp4ref.conformance.verdict.expected import ExpectedFailure, ExpectedFailures, read_expected_failures
 from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.conformance.verdict.product_runs import check
 from fp4ref.conformance.verdict.products import ProductReport
 from fp4ref.conformance.verdict.stochastic import StochasticReport
 from fp4ref.conformance.verdict.stochastic_kernel import judge_drawing
 from fp4ref.conformance.verdict.tally import Settings
-from fp4ref.errors import DomainError, FileError
+from fp4ref.errors import DomainError
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
 
+__all__ = ["ExpectedFailure", "ExpectedFailures", "assert_conforms", "cases", "message", "read_expected_failures"]
+
 WIDTH = 120  # columns of a message
 SHOWN = 10  # mismatches of a message
-
-
-class ExpectedFailure(NamedTuple):
-    """A line of a file: a case that is known to fail, and the reason."""
-
-    kernel: str
-    spec: str
-    case: str
-    reason: str
-    place: str
-
-    def matches(self, case: str) -> bool:
-        """Return True if it speaks of a case."""
-        return case.startswith(self.case.removesuffix("*")) if self.case.endswith("/*") else case == self.case
-
-
-@dataclass(frozen=True)
-class ExpectedFailures:
-    """The lines of a file."""
-
-    lines: tuple[ExpectedFailure, ...] = ()
-
-    def of(self, kernel: str, spec: str) -> tuple[ExpectedFailure, ...]:
-        """Return those of a kernel under a specification."""
-        return tuple(line for line in self.lines if line.kernel in {kernel, "*"} and line.spec == spec)
-
-
-def read_expected_failures(path: str | os.PathLike[str]) -> ExpectedFailures:
-    """Read a file of expected failures.
-
-    Errors: FileError for a line without a reason, for an unknown family and for a case that is listed twice;
-    DomainError for an unknown specification.
-
-    Rules: CNF-7.
-    """
-    lines: dict[tuple[str, ...], ExpectedFailure] = {}
-    for number, text in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
-        if not text.strip() or text.lstrip().startswith("#"):
-            continue
-        place, parts = f"{os.fspath(path)}:{number}", text.split(None, 3)
-        if len(parts) < 4:
-            raise FileError(place, f"{len(parts)} words", "KERNEL SPEC CASE REASON", "CNF-7")
-        line = ExpectedFailure(parts[0], resolve(parts[1]).name, parts[2], parts[3], place)
-        if line.case.partition("/")[0] not in aimed.FAMILIES or "/" not in line.case:
-            raise FileError(place, f"unknown case {line.case!r}", "the name of a case, or FAMILY/*", "CNF-7")
-        if lines.setdefault(line[:3], line) is not line:
-            raise FileError(place, f"{line.case} again", f"it once, as in {lines[line[:3]].place}", "CNF-7")
-    return ExpectedFailures(tuple(lines.values()))
 
 
 def cases(

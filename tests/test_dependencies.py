@@ -275,6 +275,14 @@ def test_imports_make_no_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
+def test_units_of_a_floor_make_no_circle() -> None:
+    graph = {name: {unit(t) for m in MODULES if unit(m) == name for t in ours(m)} - {name} for name in FLOOR}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
 def test_model_imports_numpy_and_itself() -> None:
     modules = [module for module in MODULES if unit(module) in MODEL]
     assert len(modules) > 30

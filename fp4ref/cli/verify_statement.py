@@ -124,7 +124,7 @@ class Statement:
         assert self.subject is not None
         known: dict[str, str] = {}
         if self.known is not None:
-            from fp4ref.testing import read_expected_failures
+            from fp4ref.conformance.verdict.expected import read_expected_failures
 
             name = self.subject.name.rpartition(":")[2]
             lines = read_expected_failures(self.known)
