@@ -202,6 +202,15 @@ def test_every_rule_has_a_page(tmp_path):
         assert all(f"`{one.name}`" in text for one in index.citing(rule)["tests"])
     assert "```{drawn} tiled_128x4\n" in found["LAY-3"]
     assert "C++ header: `" in found["E2M1-3"]
+    assert "groups 0 to 17 in `spec/vectors/mx.json`" in found["BLK-10"]
+    apart = {
+        rule: set(re.findall(r"`([^`]+)`", text.partition("## Profiles that do otherwise")[2]))
+        for rule, text in found.items()
+    }
+    assert "mlx.nvfp4" in apart["E2M1-3"]  # ties go down
+    assert "torchao.nvfp4_2lvl" in apart["BLK-3"] - apart["E2M1-3"]
+    assert "torchao.mxfp4_floor" in apart["MXS-1"]
+    assert not apart["PACK-1"]
 
 
 def test_chapters_have_figures_behind_their_rules(tmp_path):

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 import fp4ref
 from fp4ref import analysis
-from fp4ref.cli import main
+from fp4ref.cli import main, report
 from fp4ref.files import open_tensors, write_tensors
 
 BF16 = ml_dtypes.bfloat16
@@ -210,6 +210,19 @@ def test_text_and_page_say_the_same(source: Path, tmp_path: Path) -> None:
         assert ET.fromstring(drawing).get("aria-label")
     dots = ET.fromstring(drawings[0]).findall("circle")
     assert len(dots) == 3 + 2 + 2
+
+
+def test_a_row_fits_eighty_columns() -> None:
+    """With the default specifications, for the scales of ordinary weights: names, numbers and scales on one line."""
+    x = np.random.default_rng(0).standard_normal((64, 128), np.float32) * np.float32(1e-6)
+    results: dict[str, analysis.ErrorStatistics | str] = {}
+    for name in report.SPECS.split(","):
+        spec, _, direction = name.partition(":")
+        results[name] = analysis.error_statistics(x, fp4ref.profiles[spec], "column" if direction else None)
+    lines = report._side_by_side(results, 80)
+    assert len(lines) == 1 + len(results)
+    assert all(line.startswith(name) for line, name in zip(lines[1:], results, strict=True))
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Write a page for each rule: its text, figures, functions, tests, vectors and certificates; and a list of all.
+"""Write a page for each rule: text, figures, functions, tests, vectors, certificates and profiles; and a list of all.
 
 python docs/generate/rule_pages.py FOLDER
 """
@@ -6,13 +6,20 @@ python docs/generate/rule_pages.py FOLDER
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
+import fp4ref
 from fp4ref import rules
+from fp4ref.conformance.explain import codec_notes
+from fp4ref.conformance.explain.formulas import cited as cited_by
 from fp4ref.diagrams import catalogue
 from fp4ref.proof.catalogue import claims_of
 from fp4ref.rules import Citation, Index, Rule
+from fp4ref.spec import Spec
+from fp4ref.specs import MXFP4, NVFP4
 
 MOST = 3  # figures on a page
 PLACES = {
@@ -22,6 +29,7 @@ PLACES = {
     "torch backend": "backends/fp4ref_torch/",
     "CUDA backend": "backends/fp4ref_cuda/",
 }
+OPERATIONS = ("global_scale", "block_scale", "scaled", "dequantized")
 APART = ("fp4ref/diagrams/", "fp4ref/explorer/", "fp4ref/conformance/", "fp4ref/proof/", "fp4ref/cli/")
 
 
@@ -56,18 +64,66 @@ def page(index: Index, rule: Rule, figures: Sequence[str]) -> Iterator[str]:
     yield "\n## Tests and vectors\n"
     yield from places("tests", citing["tests"])
     yield from places("vectors", citing["vectors"])
-    claims = claims_of(rule.id)
-    if claims:
+    named: dict[str, list[str]] = defaultdict(list)
+    for claim in claims_of(rule.id):
+        named[claim.statement].append(f"`{claim.name}`")
+    if named:
         yield "\n## Certificates\n"
-        yield from (f"* `{claim.name}`: {claim.statement}" for claim in claims)
-    yield "\nPeers that differ: [how the public implementations differ](../differences.md)."
+        yield from (f"* {', '.join(names)}: {statement}" for statement, names in named.items())
+    if others := departing().get(rule.id):
+        yield "\n## Profiles that do otherwise\n"
+        yield f"{', '.join(f'`{name}`' for name in others)}; see"
+        yield "[how the public implementations differ](../differences.md)."
 
 
 def places(title: str, found: Sequence[Citation]) -> Iterator[str]:
-    """Yield one line of a list: names, and the file of each."""
-    if found:
-        each = ", ".join(f"`{one.name}` ({one.place.rpartition(':')[0]})" for one in found)
-        yield f"* {title}: {each}"
+    """Yield one line of a list: the names in each file."""
+    files: dict[str, list[str]] = defaultdict(list)
+    for one in found:
+        files[one.place.rpartition(":")[0]].append(one.name)
+    if files:
+        yield f"* {title}: " + "; ".join(f"{together(names)} in `{file}`" for file, names in files.items())
+
+
+def together(names: Sequence[str]) -> str:
+    """Return the names of a file; groups of vectors by their numbers, and many in a row as a range."""
+    numbers = [name.removeprefix("group ") for name in dict.fromkeys(names)]
+    if not all(number.isdigit() for number in numbers):
+        return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
+    first, last = int(numbers[0]), int(numbers[-1])
+    if len(numbers) > 2 and [int(number) for number in numbers] == list(range(first, last + 1)):
+        return f"groups {first} to {last}"
+    return f"group{'s' * (len(numbers) > 1)} {', '.join(numbers)}"
+
+
+@cache
+def departing() -> dict[str, list[str]]:
+    """Return, by rule, the profiles whose operation, codec or amax is another than the one the rule states."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, spec in fp4ref.profiles.items():
+        if "." in name:
+            for rule in dict.fromkeys(departures(spec)):
+                found[rule].append(name)
+    return found
+
+
+def departures(spec: Spec) -> Iterator[str]:
+    """Yield the rules of `nvfp4` or `mxfp4` that a profile with scales of the same format does otherwise."""
+    base = next((own for own in (NVFP4, MXFP4) if own.scale.format == spec.scale.format), None)
+    if base is not None:
+        for operation in OPERATIONS:
+            own, other = getattr(base.arithmetic, operation), getattr(spec.arithmetic, operation)
+            if own is not other:
+                yield from (rule for rule in cited_by(own, "") if rule and rule not in cited_by(other))
+        if spec.amax is not base.amax:
+            yield from ("BLK-2", *(("GLB-1",) if base.global_scale is spec.global_scale is NVFP4.global_scale else ()))
+    for codec in (spec.element, spec.scale):
+        standard, stated = codec_notes.STANDARD.get(codec.format), codec_notes.RULES.get(codec.format)
+        if standard is None or stated is None:
+            continue
+        for rule, field in zip(stated, ("rounding", "overflow", "nan"), strict=True):
+            if getattr(codec, field) != getattr(standard, field):
+                yield rule
 
 
 def listed(index: Index) -> Iterator[str]:

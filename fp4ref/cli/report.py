@@ -36,7 +36,7 @@ Examples:
 SPECS = "nvfp4,nvfp4-2d,nvfp4-row-scaled,nvfp4-4over6,nvfp4:column,nvfp4-rht,mxfp4,mxfp8-e4m3"
 SKIPPED_NAMED = 5
 BARS = "▁▂▃▄▅▆▇█"
-COLUMNS = ("spec", ">SQNR dB", ">mean rel", ">max rel", ">saturated", ">underflow", "scales by power of two")
+COLUMNS = ("spec", ">SQNR dB", ">mean rel", ">max rel", ">saturated", ">underflow", "scales, 2^n")
 
 
 class ReportSubject(NamedTuple):
@@ -159,17 +159,17 @@ def _lines(source: Path, rows: list[Row], total: dict[str, ErrorStatistics]) -> 
 def _side_by_side(results: dict[str, ErrorStatistics | str], width: int) -> list[str]:
     cells = [
         (
-            f"  {label}",
+            label,
             *(numbers(result) if isinstance(result, ErrorStatistics) else ("",) * 5),
             scales_or_reason(result),
         )
         for label, result in results.items()
     ]
-    return table(("  " + COLUMNS[0], *COLUMNS[1:]), cells, width)
+    return table(COLUMNS, cells, width)
 
 
 def scales_or_reason(result: ErrorStatistics | str) -> str:
-    """Return a bar per power of two of the scale bytes, or why there are none."""
+    """Return the exponents of the smallest and the largest scale, a bar for each between, or why there is none."""
     if isinstance(result, str):
         return result
     bins = result.powers
@@ -179,7 +179,7 @@ def scales_or_reason(result: ErrorStatistics | str) -> str:
     top = max(bins.values())
     bars = "".join(_bar(bins.get(power, 0), top) for power in range(low, high + 1))
     zeros = f", {result.zero_scales} zero" if result.zero_scales else ""
-    return f"2^{low} {bars} 2^{high}{zeros}"
+    return f"{low} {bars} {high}{zeros}"
 
 
 def _bar(count: int, top: int) -> str:

@@ -18,5 +18,6 @@ class Row(NamedTuple):
 
 def numbers(result: ErrorStatistics) -> tuple[str, ...]:
     """Return SQNR, relative errors, shares, as text."""
-    shares = (f"{100 * result.share(count):.3g} %" for count in (result.saturated, result.underflowed))
-    return (f"{result.sqnr:.2f}", f"{result.relative_mean:.4f}", f"{result.relative_max:.4g}", *shares)
+    percents = [100 * result.share(count) for count in (result.saturated, result.underflowed)]
+    shares = (f"{percent:.{3 if percent >= 0.01 else 2}g} %" for percent in percents)
+    return (f"{result.sqnr:.2f}", f"{result.relative_mean:.4f}", f"{result.relative_max:.3g}", *shares)
