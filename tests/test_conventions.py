@@ -16,7 +16,8 @@ from click.testing import CliRunner
 
 import checkpoints_corpus as corpus
 import fp4ref
-from fp4ref.checkpoints import CONVENTIONS, bounds, lint
+from fp4ref.checkpoints import CONVENTIONS, access, bounds, lint
+from fp4ref.checkpoints.access import rows_of_a_piece
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.consumers import BREAKS, CONSUMERS, HARMLESS, Consumer
 from fp4ref.checkpoints.convention import families
@@ -24,6 +25,7 @@ from fp4ref.checkpoints.declarations import CheckpointDeclaration
 from fp4ref.checkpoints.findings import CODES
 from fp4ref.checkpoints.groups import recognize
 from fp4ref.cli import main
+from fp4ref.layout import TILED_128X4
 from fp4ref.packings import packing
 
 FIRST = {"modelopt-nvfp4", "compressed-mxfp4", "gpt-oss", "torchao-nvfp4", "comfy-nvfp4", "deepseek-fp8", "mlx-mxfp8"}
@@ -225,6 +227,41 @@ def test_a_convention_of_a_distribution_is_recognized(tmp_path: Path) -> None:
         ]
     command = [sys.executable, "-m", "fp4ref", "lint", "../checkpoint", "--convention", "acme"]
     assert subprocess.run(command, check=False, cwd=work, capture_output=True).returncode == 2
+
+
+@pytest.mark.rule("CKP-28", "LAY-9")
+@pytest.mark.parametrize("piece", [access.PIECE, 1], ids=["large", "small"])
+def test_scales_whose_rows_lie_apart_are_linted_and_converted(piece: int, tmp_path: Path, monkeypatch: Any) -> None:
+    """Blocks go down before rows, and codes are in the field's order of pairs: nothing of it is in a list of names."""
+    monkeypatch.setattr(access, "PIECE", piece)
+    base = CONVENTIONS["modelopt.nvfp4"]
+    apart = fp4ref.Layout("acme.apart", "m(16,*) k(2,*): k0 m0 m1 k1")
+    assert rows_of_a_piece(apart, 64, 4) == 64
+    assert rows_of_a_piece(TILED_128X4, 300, 4) == 128
+    turned = replace(
+        base,
+        name="acme.nvfp4",
+        codes=base.codes._replace(suffix=".acme", own=True),
+        scales=base.scales._replace(suffix=".acme_scale"),
+        packing=fp4ref.PACKINGS["pairs_16"],
+        layout=apart,
+    )
+    CONVENTIONS.register(turned, "a test")
+    try:
+        given = corpus.modelopt().write(tmp_path / "given")
+        for source, target, to in ((given, "acme", "acme.nvfp4"), (tmp_path / "acme", "again", "modelopt.nvfp4")):
+            done = CliRunner().invoke(main, ["convert", str(source), str(tmp_path / target), "--to", to])
+            assert done.exit_code == 0, done.output
+        assert {each.code for each in lint(tmp_path / "acme").findings} <= {"config"}  # it is modelopt's
+    finally:
+        CONVENTIONS.forget("acme.nvfp4")
+    stored, found, again = (open_checkpoint(tmp_path / name).tensors for name in ("given", "acme", "again"))
+    linear = np.frombuffer(stored["model.layers.0.mlp.up_proj.weight_scale"].bytes(), np.uint8)
+    rows, blocks = stored["model.layers.0.mlp.up_proj.weight_scale"].shape
+    index = [apart.offset(i, j, blocks, rows) for i in range(rows) for j in range(blocks)]
+    moved = np.frombuffer(found["model.layers.0.mlp.up_proj.acme_scale"].bytes(), np.uint8)
+    np.testing.assert_array_equal(moved[index], linear)
+    assert all(again[name].bytes() == tensor.bytes() for name, tensor in stored.items())
 
 
 @pytest.mark.rule("CKP-32")

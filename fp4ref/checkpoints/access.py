@@ -15,6 +15,7 @@ from fp4ref.checkpoints.float_scales import EXPONENTS, FloatScales, factors, par
 from fp4ref.checkpoints.groups import TensorGroup
 from fp4ref.checkpoints.scalars import FLOATING, numbers
 from fp4ref.checkpoints.shards import StoredTensor
+from fp4ref.errors import LayoutError
 from fp4ref.formats import FORMATS
 from fp4ref.layout import LINEAR, Layout
 from fp4ref.packings import CANONICAL, HIGH_FIRST, LOW_FIRST, repack
@@ -40,7 +41,7 @@ def pieces(group: TensorGroup, multiple: int = 1) -> Iterator[WeightPiece]:
 
     Rules: CKP-30, CNV-2.
     """
-    tile = math.lcm(group.layout.padded_shape(1, 1)[0], multiple)
+    tile = math.lcm(_tile(group), multiple)
     step = max(PIECE // max(group.columns, 1) // tile, 1) * tile
     for matrix in range(group.matrices):
         for row in range(0, group.rows, step):
@@ -50,6 +51,20 @@ def pieces(group: TensorGroup, multiple: int = 1) -> Iterator[WeightPiece]:
                 yield _of_structs(group, matrix, row, data)
             else:
                 yield WeightPiece(matrix, row, _canonical(group, data), _scales(group, matrix, row, rows))
+
+
+def _tile(group: TensorGroup) -> int:
+    return 1 if group.layout == LINEAR else rows_of_a_piece(group.layout, group.rows, blocks_across(group))
+
+
+def rows_of_a_piece(layout: Layout, rows: int, blocks: int) -> int:
+    """Return the number of rows whose scales are one piece: those of a tile, or all rows where they lie apart."""
+    tile = layout.padded_shape(1, 1)[0]
+    try:
+        layout.row_range(0, min(tile, rows), rows, blocks)
+    except LayoutError:
+        return max(rows, 1)
+    return tile
 
 
 def _rows(group: TensorGroup, matrix: int, row: int, rows: int) -> Bytes:
@@ -133,8 +148,9 @@ def padding_bytes(group: TensorGroup) -> int:
     if layout == LINEAR or not layout.pads_compared:
         return 0
     total = 0
-    for row in range(0, group.rows, layout.tile[0]):
-        rows = min(layout.tile[0], group.rows - row)
+    tile = rows_of_a_piece(layout, group.rows, blocks)
+    for row in range(0, group.rows, tile):
+        rows = min(tile, group.rows - row)
         part = layout.row_range(row, row + rows, group.rows, blocks)
         data = np.frombuffer(tensor.bytes(part.start, part.stop - part.start), np.uint8)
         inside = _as_rows(layout, data, rows, blocks)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.checkpoints.access import WeightPiece, struct_heads, swapped
+from fp4ref.checkpoints.access import WeightPiece, rows_of_a_piece, struct_heads, swapped
 from fp4ref.checkpoints.convention import Convention, Direction, ScaleWay, StoredRole
 from fp4ref.checkpoints.float_scales import FloatScales
 from fp4ref.checkpoints.transfer.scales import StoredScale
@@ -202,7 +202,8 @@ class PlacedWeight:
     @property
     def tile(self) -> int:
         """The number of rows that every piece has a multiple of."""
-        return math.lcm(self.layout.padded_shape(1, 1)[0], self.convention.multiples[0])
+        own = 1 if self.layout == LINEAR else rows_of_a_piece(self.layout, self.padded[0], self.blocks)
+        return math.lcm(own, self.convention.multiples[0])
 
     def _padded_pieces(self) -> Iterator[WeightPiece]:
         """Yield the weight's pieces with the convention's padding, which is zero. Rules: CNV-5."""
