@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -17,6 +18,8 @@ PAGES = [*sorted((ROOT / "spec").rglob("*.md")), *sorted((ROOT / "docs/site").rg
 PAGES += [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks/README.md"]
 FOLDERS = ("fp4ref", "backends", "plugins", "docs", "benchmarks")
 SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+PROGRAM = ("fp4ref", "backends", "plugins")
+RECORDED = ("fp4ref/conformance/vectors/sources", "fp4ref/proof")  # texts that recorded data contain
 
 BEGIN = r"(?:\A|(?<=[.!?] )|(?<=[.!?]\) ))"  # of a paragraph or a sentence
 THINGS = r"\b(?:[Vv]alues?|[Ff]iles?|[Rr]ules?|[Kk]ernels?|[Bb]ytes|[Tt]ensors?|[Ss]hapes?|[Ll]ayouts?|[Ss]cales?)"
@@ -57,12 +60,37 @@ def pages() -> Iterator[tuple[str, str]]:
             yield f"{path.relative_to(ROOT)}:{number}", text
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
 def docstrings() -> Iterator[tuple[str, str]]:
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(tree(path)):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 for _, text in paragraphs(ast.get_docstring(node) or ""):
                     yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", text
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    """Verdicts, mistakes, reasons of families, errors: the literals of three words and more that are no docstrings."""
+    for path in SOURCES:
+        place = path.relative_to(ROOT).as_posix()
+        if not place.startswith(PROGRAM) or place.startswith(RECORDED):
+            continue
+        nodes = [*ast.walk(tree(path))]
+        inside = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        inside |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
+            if id(node) in inside or not isinstance(node, (ast.Constant, ast.JoinedStr)):
+                continue
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            text = "".join(
+                str(getattr(part, "value", "``")) if isinstance(part, ast.Constant) else "``" for part in parts
+            )
+            if len(re.findall(r"[a-z]{2,}", text)) >= 3:
+                yield from ((f"{place}:{node.lineno}", each) for _, each in paragraphs(text))
 
 
 def helps(command: click.Command = main, name: str = "fp4ref") -> Iterator[tuple[str, str]]:
@@ -86,7 +114,7 @@ def faults(texts: Iterator[tuple[str, str]]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("texts", [pages, docstrings, helps])
+@pytest.mark.parametrize("texts", [pages, docstrings, messages, helps])
 def test_sentences_are_plain(texts) -> None:
     seen = list(texts())
     assert len(seen) > 100
