@@ -1,5 +1,6 @@
 """Dumps whose tensors are wrong for reasons of their own, and the spare bits of codes of 6 bits."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -94,3 +95,18 @@ def test_codes_of_6_bits_have_spare_bits(tmp_path):
     assert report.headline == told
     assert worst(dump_cells(report)) == ["PACK-5"]
     assert "nibble" not in str(report.to_json())
+
+
+@pytest.mark.rule("CNF-26", "CNF-44")
+def test_rows_of_a_large_tensor_are_counted_from_where_its_part_begins(tmp_path):
+    """A part of a large tensor is looked at, in whole blocks of any size."""
+    spec = fp4ref.NVFP4.replace(name="vendor.nvfp4_24", block=(24, 24))
+    x = np.random.default_rng(1).standard_normal((2400, 480)).astype(np.float32)
+    q = fp4ref.quantize(x, spec)
+    data = np.array(q.row.data)
+    data[1500:] ^= 0x88
+    write_dump(tmp_path / "large.npz", [Dump("w", x, replace(q, row=q.row._replace(data=data)))])
+    found = verify(DumpRequest(path=tmp_path / "large.npz")).diagnosis
+    first = 1500 // math.lcm(128, 24) * math.lcm(128, 24)
+    (one,) = found.explanations
+    assert one.text == f"elements have the opposite sign, in rows from {1500 - first} on (counted from row {first})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from fp4ref.conformance.diagnosis.budget import SECONDS, TOGETHER
 from fp4ref.conformance.diagnosis.clock import processor_time
 from fp4ref.conformance.diagnosis.diagnose import diagnose
-from fp4ref.conformance.diagnosis.explanations import DiagnosedTensors, Diagnosis, verdict
+from fp4ref.conformance.diagnosis.explanations import DiagnosedTensors, Diagnosis, Explanation, verdict
 from fp4ref.conformance.dumps.files import Dump
 from fp4ref.conformance.judge.comparison import Comparison
 from fp4ref.errors import LayoutError
@@ -24,7 +25,7 @@ from fp4ref.spec import Granularity, Spec
 
 TENSORS = 8  # of those that differ
 ELEMENTS = 1 << 20  # of a tensor that is looked at as a whole
-ROWS = 128  # whole tiles of every layout, and whole blocks
+ROWS = 128  # whole tiles of the standard's layouts
 Form = tuple[Spec, str]  # a specification and the layout of its scales
 
 
@@ -38,12 +39,13 @@ class Cut(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A direction of a tensor that differs."""
+    """A direction of a tensor that differs. first: the row of its matrix with which the cut begins."""
 
     tensor: str
     form: Form
     cut: Cut
     got: DirectionData
+    first: int = 0
 
 
 class DumpEvidence:
@@ -65,10 +67,13 @@ class DumpEvidence:
         form = dump.quantized.spec, dump.quantized.scale_layout
         bits = getattr(dump.random_bits, direction)
         cut = Cut(dump.x, direction, got.amax if amax_given else None, bits)
+        start = 0
         if compared.shape[0] * compared.shape[1] > ELEMENTS:
-            first = compared.differences[0].row if compared.differences else 0
-            cut, got = _rows(cut, got, compared.shape, first // ROWS * ROWS, *form)
-        self._kept.append(Kept(dump.name, form, cut, got))
+            step = math.lcm(ROWS, form[0].block.rows)
+            start = (compared.differences[0].row if compared.differences else 0) // step * step
+            stop = min(start + max(ELEMENTS // compared.shape[1] // step, 1) * step, compared.shape[0])
+            cut, got = _rows(cut, got, compared.shape, slice(start, stop), *form)
+        self._kept.append(Kept(dump.name, form, cut, got, start))
 
     def diagnosis(self, seconds: float = SECONDS) -> Diagnosis | None:
         """Return the explanation of them; None if there is nothing to explain.
@@ -107,7 +112,26 @@ def _groups(form: Form, kept: Sequence[Kept], seconds: float) -> Iterator[Diagno
 
 def _found(form: Form, kept: Sequence[Kept], seconds: float) -> Diagnosis:
     found = diagnose(*form, [(one.cut, one.got) for one in kept], seconds)
-    return Diagnosis(conforms=False, first_stage="amax") if found.conforms else found
+    found = Diagnosis(conforms=False, first_stage="amax") if found.conforms else found
+    return _counted(found, {one.first for one in kept})
+
+
+def _counted(found: Diagnosis, first: set[int]) -> Diagnosis:
+    """Return what was found with the row from which the rows in its words are counted. Rules: CNF-44."""
+    if first == {0}:
+        return found
+    words = f" (counted from row {first.pop()})" if len(first) == 1 else " (counted from the first row of each part)"
+
+    def said(one: Explanation) -> Explanation:
+        return replace(one, text=one.text + words, place=one.place + words) if "row" in one.place else one
+
+    return replace(
+        found,
+        explanations=tuple(map(said, found.explanations)),
+        partial=found.partial and said(found.partial),
+        where=found.where and found.where + words,
+        place=found.place + words if "row" in found.place else found.place,
+    )
 
 
 def _joined(groups: Sequence[DiagnosedTensors]) -> Diagnosis:
@@ -125,11 +149,10 @@ def _joined(groups: Sequence[DiagnosedTensors]) -> Diagnosis:
 
 
 def _rows(
-    whole: Cut, got: DirectionData, shape: tuple[int, int], start: int, spec: Spec, scale_layout: str
+    whole: Cut, got: DirectionData, shape: tuple[int, int], part: slice, spec: Spec, scale_layout: str
 ) -> tuple[Cut, DirectionData]:
     """Return some rows of a direction's matrix and their bytes, judged by the dump's own amax. Rules: GLB-4, LAY-9."""
-    rows, columns = shape
-    stop = min(start + max(ELEMENTS // columns // ROWS, 1) * ROWS, rows)
+    (rows, columns), start, stop = shape, part.start, part.stop
     x = Matrix(whole.x, whole.direction)[slice(start, stop), slice(0, columns)]
     x = x if whole.direction == "row" else np.ascontiguousarray(x.T)
     order, blocks = layout(scale_layout), -(-columns // spec.block.columns)

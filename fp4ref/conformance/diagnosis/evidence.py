@@ -11,6 +11,7 @@ first, and the rules for special values are looked for afterwards.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import NamedTuple
 
@@ -37,7 +38,7 @@ Bools = NDArray[np.bool_]
 SMALL = 1 << 13  # elements of a piece on which hypotheses are tried first
 LARGE = 1 << 22  # elements of a case of which a kernel that needs the whole is asked
 WHOLE = 1 << 25  # elements of the largest case that an explanation which needs the whole is compared with
-STEP = 128  # rows and columns at which a piece may begin: whole blocks of every specification
+STEP = 128  # rows and columns at whose multiples a piece begins, if whole blocks end there
 
 
 class Marks(NamedTuple):
@@ -126,7 +127,8 @@ class Item(Classified):
         """Return True if a kernel makes the candidate's bytes, of the whole case."""
         if kernel.whole and self.size > WHOLE:
             return False
-        rows = self.rows if kernel.whole else max(LARGE // 4 // max(self.columns, 1) // STEP, 1) * STEP
+        step = math.lcm(STEP, self.spec.block.rows)
+        rows = self.rows if kernel.whole else max(LARGE // 4 // max(self.columns, 1) // step, 1) * step
         parts = [Part(self, slice(row, row + rows), EVERY, tier) for row in range(0, max(self.rows, 1), max(rows, 1))]
         for part in parts:
             side = part.side(kernel)
@@ -152,9 +154,10 @@ class Item(Classified):
         marks = self.marks(tier)
         first = np.argwhere(self.wrong & marks.blocks if marks else self.wrong)[:1]
         row, block = (int(first[0, 0]), int(first[0, 1])) if first.size else (0, 0)
-        wide = max(SMALL // 32 // STEP, 1) * STEP
-        top, left = row // 32 * 32, block * self.spec.block.columns // STEP * STEP
-        piece = Part(self, slice(top, min(top + 32, self.rows)), slice(left, min(left + wide, self.columns)), tier)
+        high, step = math.lcm(32, self.spec.block.rows), math.lcm(STEP, self.spec.block.columns)
+        wide = max(SMALL // 32 // step, 1) * step
+        top, left = row // high * high, block * self.spec.block.columns // step * step
+        piece = Part(self, slice(top, min(top + high, self.rows)), slice(left, min(left + wide, self.columns)), tier)
         return [piece, whole]
 
     @cached_property
