@@ -16,6 +16,7 @@ from fp4ref import rules
 from fp4ref.conformance.explain import codec_notes
 from fp4ref.conformance.explain.formulas import cited as cited_by
 from fp4ref.diagrams import catalogue
+from fp4ref.formats import E2M1, E4M3, E8M0
 from fp4ref.proof.catalogue import claims_of
 from fp4ref.rules import Citation, Index, Rule
 from fp4ref.spec import Spec
@@ -29,6 +30,7 @@ PLACES = {
     "torch backend": "backends/fp4ref_torch/",
     "CUDA backend": "backends/fp4ref_cuda/",
 }
+OF_ALL = ("overview", "cheat-sheet")  # figures of the whole, not of a rule
 OPERATIONS = ("global_scale", "block_scale", "scaled", "dequantized")
 APART = ("fp4ref/diagrams/", "fp4ref/explorer/", "fp4ref/conformance/", "fp4ref/proof/", "fp4ref/cli/")
 
@@ -37,11 +39,13 @@ def main(folder: Path) -> None:
     """Write a page for each rule, and the list of all."""
     folder.mkdir(parents=True)
     index = rules.read()
-    names = [*catalogue.FIGURES, *(variant for variant, _, _ in catalogue.VARIANTS)]
+    names = [name for name in catalogue.FIGURES if name not in OF_ALL]
+    names += [variant for variant, _, _ in catalogue.VARIANTS]
     cited = {name: catalogue.cited(name) for name in names}
     for rule in index.rules.values():
-        # A rule's own figures are those that show it most of all; if there are none, one that shows it too.
-        own = [name for name in names if cited[name][:1] == (rule.id,)] or [n for n in names if rule.id in cited[n]][:1]
+        # A rule's own figures are those that show it most of all, else the one that shows the fewest others.
+        shown = sorted((name for name in names if rule.id in cited[name]), key=lambda name: len(cited[name]))
+        own = [name for name in names if cited[name][:1] == (rule.id,)] or shown[:1]
         text = "\n".join(page(index, rule, own[:MOST]))
         (folder / f"{rule.id.lower()}.md").write_text(text + "\n", "utf-8")
     (folder / "index.md").write_text("\n".join(listed(index)) + "\n", "utf-8")
@@ -109,7 +113,7 @@ def departing() -> dict[str, list[str]]:
 
 def departures(spec: Spec) -> Iterator[str]:
     """Yield the rules of `nvfp4` or `mxfp4` that a profile with scales of the same format does otherwise."""
-    base = next((own for own in (NVFP4, MXFP4) if own.scale.format == spec.scale.format), None)
+    base = {E4M3: NVFP4 if spec.element.format == E2M1 else None, E8M0: MXFP4}.get(spec.scale.format)
     if base is not None:
         for operation in OPERATIONS:
             own, other = getattr(base.arithmetic, operation), getattr(spec.arithmetic, operation)

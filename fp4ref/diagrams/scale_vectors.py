@@ -72,7 +72,7 @@ def scale_vectors(request: Request) -> str:
             at = left + first * CELL + 3, y + 30, kind.bytes * CELL - 6, 22
             size = 9.0 if kind.bytes == 1 else 11.0
             page.cell(*at, label if kind.bytes > 1 else f"selector {first}", "paper", size=size, title=told)
-        y += 78
+        y += 86
     y = page.lines(MARGIN, y, wrap(NOTE, room, 11), size=11, kind="muted") + 16
     y = page.lines(MARGIN, y, wrap(DEEP_INTRO, room, 11), size=11, kind="muted") + 12
     for word in range(WORDS):
