@@ -619,6 +619,14 @@ def test_a_layout_that_refuses_sizes_is_drawn() -> None:
     assert "vllm.marlin_scale_nvfp4 byte" in ET.fromstring(svg).find(f"{SVG}desc").text
 
 
+@pytest.mark.parametrize(
+    ("name", "columns", "hatched"), [("nvfp4", 7, True), ("nvfp4", 8, False), ("mxfp6-e2m3", 8, False)]
+)
+def test_spare_bits_are_named_where_they_are_drawn(name: str, columns: int, hatched: bool) -> None:
+    svg = catalogue.draw("packing", spec=fp4ref.profiles[name], shape=(1, columns))
+    assert any("(hatched)" in (element.text or "") for element in texts(svg)) is hatched
+
+
 @pytest.mark.parametrize("name", ["e2m1", "tiled_128x4-element", "hierarchy-mx", "pipeline-nvfp4-rht-column"])
 def test_command_under_a_figure_draws_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

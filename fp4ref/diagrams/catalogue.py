@@ -173,6 +173,8 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("packing-8-bit", "packing", {"spec": MXFP8_E4M3}),
     ("mma-fragments-8-bit", "mma-fragments", {"spec": MXFP8_E4M3}),
     ("gemm-hadamard", "gemm", {"spec": NVFP4_RHT}),
+    ("blocks-element", "blocks", EXAMPLE),
+    ("packing-element", "packing", EXAMPLE),
     ("tiled_128x4-element", "tiled_128x4", EXAMPLE),
     ("tiled_8x4-element", "tiled_8x4", {"shape": (20, 160), "element": (13, 100)}),
     ("linear-tiled-element", "linear-tiled", {"shape": (160, 256), "element": (37, 130)}),

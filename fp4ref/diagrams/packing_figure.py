@@ -27,7 +27,7 @@ def packing(request: Request) -> str:
     codes = (np.arange(columns)[None] * {4: 3, 6: 13, 8: 37}[form.bits] % (1 << form.bits)).astype(np.uint8)
     data = pack(codes, form)[0]
     title = f"Packing {form.name.upper()}: {TITLES[form.bits]}"
-    page = Canvas(title, _words(form.bits, first, stop), request.theme)
+    page = Canvas(title, _words(form.bits, first, stop, columns), request.theme)
     y = page.heading(title) + 10
     row_bytes = len(data)
     start = f"row {row}, whose data begin at byte {row * row_bytes}" if shape[0] > 1 else "a row"
@@ -49,7 +49,7 @@ def packing(request: Request) -> str:
     per_byte = 8 // form.bits
     for byte in range(first // per_byte, -(-stop // per_byte)) if form.bits != 6 else ():
         _byte(page, y, byte, per_byte, (first, stop), columns, int(data[byte]), chosen)
-    note = _words(form.bits, first, stop).split(". ")[-1]
+    note = _words(form.bits, first, stop, columns).split(". ")[-1]
     page.text(MARGIN, y + 186, note, size=11, kind="muted")
     if place:
         said = wrap(place.sentence(), page.width - 2 * MARGIN, 12, bold=True)
@@ -154,16 +154,17 @@ def _kind(column: int) -> str:
     return "ab"[column % 2]
 
 
-def _words(bits: int, first: int, stop: int) -> str:
+def _words(bits: int, first: int, stop: int, columns: int) -> str:
+    spare = " (hatched)" if stop == columns and columns * bits % 8 else ""
     if bits == 8:
         return f"Elements {first} to {stop - 1} of a row. An 8-bit code is its own byte."
     if bits == 6:
         return (
             f"Elements {first} to {stop - 1} of a row: bits 6i to 6i + 5 of the row are element i, the lowest bit of "
-            "byte 0 first. The bits past the last element are 0 (hatched)."
+            f"byte 0 first. The bits past the last element are 0{spare}."
         )
     return (
         f"Elements {first} to {stop - 1} of a row: element 2i is in the low nibble of byte i, "
         "element 2i + 1 in the high one. "
-        "The spare nibble of an odd row is 0 (hatched)."
+        f"The spare nibble of an odd row is 0{spare}."
     )
