@@ -28,7 +28,7 @@ class Imagined:
     ordinal: int = -1  # of tensors in that memory
 
     def empty(self, shape, dtype):
-        made = torch.zeros(tuple(shape), dtype=getattr(torch, dtype))
+        made = torch.empty(tuple(shape), dtype=getattr(torch, dtype))
         if (current := recording.current()) is not None:
             current.allocated(made, made.data_ptr(), shape, dtype)
         return made
@@ -45,7 +45,8 @@ def launched(monkeypatch):
     """Note what would run on the device: name, stream and words of every launch."""
     monkeypatch.setattr(programs, "_library", Imagined)
     monkeypatch.setattr(programs, "enter", lambda library: None)
-    monkeypatch.setattr(programs, "_programs", {})
+    for name, empty in (("_programs", {}), ("_several", {}), ("_to_record", set())):
+        monkeypatch.setattr(programs, name, empty)
     NOTED.clear()
     return NOTED
 
@@ -63,13 +64,15 @@ def act(inputs, *, copies=False):
     library = Imagined()
     partials, made = library.empty((4,), "int32"), library.empty((2, 3), "uint8") if out is None else out
     source = x.clone() if copies else x
-    current = recording.current()
-    for name, arguments in (
-        ("first", (buffers.pointer(source), 5, -1, buffers.pointer(partials))),
-        ("second", (buffers.pointer(partials) + 8, 1 << 40, buffers.pointer(made), buffers.pointer(None))),
-    ):
-        current.steps.append(recording.Started(partial(note, name), arguments))
+    start("first", buffers.pointer(source), 5, -1, buffers.pointer(partials))
+    start("second", buffers.pointer(partials) + 8, 1 << 40, buffers.pointer(made), buffers.pointer(None))
     return made, None
+
+
+def start(name, *arguments):
+    """Start something, as `launch.run` does."""
+    if (current := recording.current()) is not None:
+        current.steps.append(recording.Started(partial(note, name), arguments))
 
 
 CALL = Call("quantize", fp4ref.NVFP4, shape=(2, 3))
@@ -260,3 +263,132 @@ def test_given_maxima_random_bytes_and_buffers_are_those_of_the_call(name, direc
         got = fp4ref.quantize(x.cuda(), spec, directions, "tiled_128x4", *there, out=out if turn % 2 else None)
         assert host(got) == expected, turn
         out = got
+
+
+def several(inputs, *, before=lambda x: x):
+    """Serve two calls, the second of which reads a part of what the first one left; return views, and a note."""
+    x, other = inputs
+    library = Imagined()
+    made, _ = act((before(x), None))
+    scratch, out = library.empty((300,), "uint8"), torch.empty((3, 4), dtype=torch.bfloat16)
+    start("third", *map(buffers.pointer, (x[2:], out[1], made[1:], scratch, other)), 9)
+    return (out.t(), x, None, made), "note"
+
+
+TOGETHER = Call("together", device="cuda")
+
+
+def test_calls_of_a_kind_become_one_program_at_the_second_of_them(launched):
+    for count in range(4):
+        x, other = torch.arange(6.0) + count, torch.zeros(3, dtype=torch.uint8)
+        launched.clear()
+        do = partial(several, (x, other)) if count < 2 else pytest.fail
+        results, noted = programs.together(TOGETHER, "kind", (x, other), do)
+        assert noted == "note"
+        turned, same, none, made = results
+        assert same is x
+        assert none is None
+        assert (turned.shape, turned.stride(), turned.dtype) == ((4, 3), (1, 4), torch.bfloat16)
+        assert tuple(made.shape) == (2, 3)
+        if count >= 2:
+            (_, _, first), (_, _, second), (name, stream, third) = launched
+            assert (name, stream) == ("third", 7)
+            assert first[0] == x.data_ptr()
+            assert second[2] == made.data_ptr()
+            assert third[:3] == [x.data_ptr() + 8, turned.data_ptr() + 8, made.data_ptr() + 3]
+            assert third[4:] == [other.data_ptr(), 9]
+            assert third[3] == first[3], "the partial results of the second launch are not read by the third"
+
+
+def test_arrays_share_bytes_only_where_no_step_uses_both():
+    def step(*slots):
+        return recording.Started(note, tuple(recording.Address.of(1, slot) for slot in slots))
+
+    steps = [step(0, 1), step(1, 2), step(2, 3), step(3, 0), step(4)]
+    sizes = {0: 512, 1: 256, 2: 1024, 3: 256, 4: 768, 5: 4096}
+    offsets, size = programs._arranged(steps, sizes)
+    assert size == 512 + 256 + 1024
+    for at in range(len(steps)):
+        alive = [
+            (offsets[slot], offsets[slot] + sizes[slot])
+            for slot in range(5)
+            if (uses := [n for n, each in enumerate(steps) if any(a.slot == slot for a in each.arguments)])
+            and uses[0] <= at <= uses[-1]
+        ]
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(sorted(alive)))
+
+
+@pytest.mark.parametrize(
+    "computed",
+    [
+        lambda x: x + 0,
+        lambda x: x.clone(),
+        lambda x: x.add_(0),
+        lambda x: torch.zeros(6),
+        lambda x: x[int(x[0].item()) * 0 :],
+        lambda x: x.to(torch.float64).float(),
+    ],
+    ids=range(6),
+)
+def test_what_torch_computes_itself_is_never_left_out(launched, computed):
+    calls = []
+
+    def do(x):
+        calls.append(x)
+        return several((x, None), before=computed)
+
+    for _ in range(4):
+        x = torch.arange(6.0)
+        programs.together(TOGETHER, "kind", (x, None), partial(do, x))
+    assert len(calls) == 4
+
+
+def test_a_random_draw_belongs_to_one_call(launched):
+    def do(x):
+        recording.forbid()
+        return several((x, None))
+
+    seen = [programs.together(TOGETHER, "kind", (x, None), partial(do, x)) for x in (torch.zeros(6),) * 4]
+    assert programs._several.popitem()[1] is None
+    assert len(seen) == 4
+
+
+def test_kinds_strides_and_calls_have_programs_of_their_own(launched):
+    x = torch.zeros(6, 8)
+    asked = [
+        ("kind", TOGETHER, x),
+        ("other", TOGETHER, x),
+        ("kind", Call("together", device="cuda"), x),
+        ("kind", TOGETHER, x.t()),
+        ("kind", TOGETHER, torch.zeros(8, 6)),
+        ("kind", TOGETHER, x.int()),
+    ]
+    for _, (kind, call, each) in itertools.product(range(3), asked):
+        programs.together(call, kind, (each, None), lambda each=each: ((each,), None))
+    assert len(programs._several) == 6
+    assert all(programs._several.values())
+
+
+def test_an_address_inside_two_arrays_ends_the_recording():
+    whole = torch.zeros(16)
+    inside = whole[4:]
+    noted = recording.Recording((whole, inside), (whole.data_ptr(), inside.data_ptr()))
+    assert noted.address(whole.data_ptr() + 4).offset == 4
+    assert noted.complete
+    noted.address(inside.data_ptr() + 4)
+    assert not noted.complete
+
+
+def test_calls_inside_of_others_are_recorded_with_them(launched):
+    def do(x):
+        (made, _) = programs.serve("quantize", CALL, (x, None), lambda: act((x, None)))
+        bound = programs.bind("quantize", CALL, (x, None))
+        assert recording.current() is None or bound((x, None)) is None
+        return (made,), None
+
+    for count in range(4):
+        x = torch.arange(6.0) + count
+        launched.clear()
+        ((made,), _) = programs.together(TOGETHER, "kind", (x,), partial(do, x) if count < 2 else pytest.fail)
+    assert [name for name, *_ in launched] == ["first", "second"]
+    assert launched[1][2][2] == made.data_ptr()

@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fp4ref import te  # noqa: E402
+from fp4ref.te import debug, together  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -60,6 +61,38 @@ def test_cached_and_uncached_steps_are_equal(kind: str, recipe: str) -> None:
     for first in (True, False):
         cached = step(module, x, RECIPES[recipe], first)
         assert all(torch.equal(a, b) for a, b in zip(cached, step(module, x, RECIPES[recipe], None), strict=True))
+
+
+STEPS = {
+    **RECIPES,
+    "none": None,
+    "nvfp4, stochastic": te.recipe.NVFP4BlockScaling(),
+    "nvfp4, plain": te.recipe.NVFP4BlockScaling(**STABLE, disable_rht=True, disable_2d_quantization=True),
+    "nvfp4, high precision": te.recipe.NVFP4BlockScaling(**STABLE, backward_override="high_precision"),
+    "mxfp8, dequantized": te.recipe.MXFP8BlockScaling(backward_override="dequantized"),
+    "delayed": te.recipe.DelayedScaling(),
+}
+
+
+@pytest.mark.rule("TEM-1", "TEL-6", "TEL-7")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("recipe", STEPS)
+def test_repeated_steps_are_those_that_decide_everything_anew(kind: str, recipe: str, monkeypatch: Any) -> None:
+    inputs = [torch.randn(256, 256, device="cuda").bfloat16() * scale for scale in (1, 1e-3, 30, 1, 2)]
+    seen = []
+    for repeats in (True, False):
+        if not repeats:
+            monkeypatch.setattr(together, "server", lambda *_: None)
+        torch.manual_seed(7)
+        debug.reset_operation_counts()
+        module = KINDS[kind]()
+        steps = [step(module, x, STEPS[recipe], None) for x in inputs]
+        seen.append((steps, debug.operation_counts()))
+    (mine, counts), (anew, expected) = seen
+    assert counts == expected
+    for here, there in zip(mine, anew, strict=True):
+        for a, b in zip(here, there, strict=True):
+            assert torch.equal(a.view(torch.int16), b.view(torch.int16))
 
 
 @pytest.mark.rule("TEM-3")

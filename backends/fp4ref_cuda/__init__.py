@@ -67,6 +67,7 @@ BACKEND = Backend(
         "tensor_codes",
         "tensor_quantize",
         "tensor_values",
+        "together",
     ),
     formats=None,  # each lowers to numbers
     layouts=None,  # each lowers to a struct

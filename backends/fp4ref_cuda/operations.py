@@ -40,6 +40,7 @@ from fp4ref_cuda.plan import (
     remember,
 )
 from fp4ref_cuda.products import finish_product
+from fp4ref_cuda.programs import together
 from fp4ref_cuda.randoms import random_bits
 from fp4ref_cuda.reading import bind_dequantize, convert_layout, dequantize
 
@@ -64,6 +65,7 @@ __all__ = [
     "tensor_quantize",
     "tensor_scale",
     "tensor_values",
+    "together",
 ]
 
 

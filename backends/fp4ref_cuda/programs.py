@@ -3,6 +3,9 @@
 The paths choose kernels, constants and grids from a call's record, from which arrays are given and from how these are
 aligned: a kind of call. The first call of a kind is recorded; every later one allocates and launches, nothing else.
 Only contiguous torch tensors on the current device have kinds: all others take the paths each time.
+
+`together` does the same for several calls, one after the other, whose results nothing but these calls and their caller
+reads: they become one program.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from math import prod
 from typing import Any, NamedTuple
 
 from fp4ref.registry import Call
-from fp4ref_cuda import buffers
+from fp4ref_cuda import buffers, recording
 from fp4ref_cuda.buffers import ALIGNMENT, FRESH, Library, itemsize
 from fp4ref_cuda.launch import enter, packed, rehearsing
 from fp4ref_cuda.plan import Plan, last_plan, remember
-from fp4ref_cuda.recording import Address, Recording, Start, Started, recorded
+from fp4ref_cuda.recording import Address, Recording, Start, Started, View, recorded
 
 KEPT = 4096  # programs, at most
 
@@ -47,8 +50,10 @@ class Program(NamedTuple):
     plan: Plan | None
     records: tuple[Any, ...]
 
-    def again(self, inputs: Sequence[Any], starts: Sequence[int]) -> tuple[Any, ...]:
-        """Serve another call of the kind. starts: addresses of its inputs, 0 for None."""
+    def again(
+        self, inputs: Sequence[Any], starts: Sequence[int], views: Sequence[tuple[int, View]] = ()
+    ) -> tuple[Any, ...]:
+        """Serve another call of the kind. starts: addresses of its inputs, 0 for None. views: of its results."""
         enter(self.library)
         made = [allocate() for allocate in self.allocators]
         arrays, places = [*inputs, *made], [*starts, *[each.data_ptr() for each in made]]
@@ -60,10 +65,23 @@ class Program(NamedTuple):
             start(stream, words)
         if self.plan is not None:
             remember(self.plan)
-        return tuple([None if slot is None else arrays[slot] for slot in self.results])
+        results: list[Any] = [None if slot is None else arrays[slot] for slot in self.results]
+        for at, view in views:
+            results[at] = results[at].as_strided(*view)
+        return tuple(results)
+
+
+class Several(NamedTuple):
+    """A program of several calls. views: of results by position. note: what the recorded call returned besides."""
+
+    program: Program
+    views: tuple[tuple[int, View], ...]
+    note: Any
 
 
 _programs: dict[Hashable, Program] = {}
+_several: dict[Hashable, Several | None] = {}  # None: met once, or not to be repeated
+_to_record: set[Hashable] = set()
 
 
 def serve(
@@ -80,44 +98,141 @@ def serve(
     not given.
     """
     library = _library()
-    seen = None if library is None else _seen(inputs, library.ordinal)
-    if library is None or seen is None:
+    seen = None if library is None or recording.current() is not None else _seen(inputs, library.ordinal)
+    if library is None or seen is None:  # what runs inside of `together` is recorded there
         return act()
     starts, kinds = seen
     kind = operation, id(call), *map(id, others), library.ordinal, *kinds
     program = _programs.get(kind)
     if program is not None:
         return program.again(inputs, starts)
-    recording = Recording(inputs, starts)
-    with recorded(recording):
+    noted = Recording(inputs, starts)
+    with recorded(noted):
         results = act()
-    slots = tuple(map(recording.slot, results))
-    if recording.complete:
+    slots = tuple(map(noted.slot, results))
+    if noted.complete:
         if len(_programs) >= KEPT:
             _programs.clear()
-        _programs[kind] = _program(library, recording, slots, (call, *others))
+        _programs[kind] = _program(library, noted, slots, (call, *others))
     return results
 
 
-def _program(
-    library: Library, recording: Recording, slots: tuple[int | None, ...], records: tuple[Any, ...]
-) -> Program:
+def together(
+    call: Call, kind: Hashable, inputs: Sequence[Any], act: Callable[[], tuple[Sequence[Any], Any]]
+) -> tuple[Sequence[Any], Any]:
+    """Return what `act` returns, tensors and a note; from the third call of a kind on, by one program, with that note.
+
+    call: is remembered, so that all of a kind share it. kind: all that decides what `act` does on the device besides
+    the tensors' types, shapes, strides and addresses. inputs: every tensor that it reads; None for those not given.
+    `act` may call this backend's operations and make views; what else it computes with torch, reads from a tensor, or
+    draws at random leaves each call to itself. A call whose splits or shapes are new each time is never recorded.
+    """
+    library = _library()
+    seen = None if library is None or recording.current() is not None else _seen(inputs, library.ordinal, strided=True)
+    if library is None or seen is None:
+        return act()
+    starts, kinds = seen
+    key = "together", kind, id(call), library.ordinal, *kinds
+    if key in _several:
+        several = _several[key]
+        if several is not None:
+            return several.program.again(inputs, starts, several.views), several.note
+        if key not in _to_record:
+            return act()
+        _to_record.discard(key)
+        return _recorded(library, key, call, inputs, starts, act)
+    if len(_several) >= KEPT:
+        _several.clear()
+        _to_record.clear()
+    _several[key] = None
+    _to_record.add(key)
+    return act()
+
+
+def _recorded(
+    library: Library,
+    key: Hashable,
+    call: Call,
+    inputs: Sequence[Any],
+    starts: Sequence[int],
+    act: Callable[[], tuple[Sequence[Any], Any]],
+) -> tuple[Sequence[Any], Any]:
+    """Serve a call of several, and keep its program if another call can repeat it."""
+    noted = Recording(inputs, starts)
+    with recorded(noted), _watch(noted):
+        results, note = act()
+    places = [noted.place(each) for each in results]
+    if noted.complete:
+        program = _program(library, noted, tuple(slot for slot, _ in places), (call,))
+        views = tuple((at, view) for at, (_, view) in enumerate(places) if view is not None)
+        _several[key] = Several(program, views, note)
+    return results, note
+
+
+def _watch(noted: Recording) -> Any:
+    """Return a context in which torch's allocations are noted, and whatever else it computes ends the recording."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    aten = torch.ops.aten
+    allocates = {aten.empty.memory_format, aten.empty_strided.default, aten.new_empty.default}
+
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if func in allocates:
+                dtype = str(result.dtype).removeprefix("torch.")
+                noted.allocated(result, result.data_ptr(), tuple(result.shape), dtype)
+                noted.complete &= result.is_contiguous()
+            elif not func.is_view:
+                noted.complete = False
+            return result
+
+    return Watch()  # type: ignore[no-untyped-call]
+
+
+def _program(library: Library, noted: Recording, slots: tuple[int | None, ...], records: tuple[Any, ...]) -> Program:
     """Return the program of a recorded call. Memory that it did not return is allocated as one array, the last."""
-    given = len(recording.arrays) - len(recording.allocations)
-    places, allocators, size = {slot: (slot, 0) for slot in range(given)}, list[Callable[[], Any]](), 0
-    last = given + len({*slots} - {None, *range(given)})
-    for slot, (shape, dtype) in enumerate(recording.allocations, given):
+    given = len(noted.arrays) - len(noted.allocations)
+    places, allocators = {slot: (slot, 0) for slot in range(given)}, list[Callable[[], Any]]()
+    inner: dict[int, int] = {}
+    for slot, (shape, dtype) in enumerate(noted.allocations, given):
         if slot in slots:
             places[slot] = given + len(allocators), 0
             allocators.append(library.allocator(shape, dtype))
         else:
-            places[slot] = last, size
-            size += -(-prod(shape) * itemsize(dtype) // FRESH) * FRESH
+            inner[slot] = -(-prod(shape) * itemsize(dtype) // FRESH) * FRESH
+    offsets, size = _arranged(noted.steps, inner)
+    places |= {slot: (given + len(allocators), offset) for slot, offset in offsets.items()}
     if size:
         allocators.append(library.allocator((size,), "uint8"))
-    steps = tuple(_repeated(step, places) for step in recording.steps)
+    steps = tuple(_repeated(step, places) for step in noted.steps)
     results = tuple(None if slot is None else places[slot][0] for slot in slots)
     return Program(library, tuple(allocators), steps, results, last_plan(), records)
+
+
+def _arranged(steps: Sequence[Started], sizes: Mapping[int, int]) -> tuple[dict[int, int], int]:
+    """Return where in one piece of memory each array goes, and the size of the piece.
+
+    Arrays share bytes if no step from the first use of one to its last reads or writes the other.
+    """
+    used: dict[int, list[int]] = {slot: [] for slot in sizes}
+    for at, step in enumerate(steps):
+        for value in step.arguments:
+            if type(value) is Address and value.slot in used:
+                used[value.slot].append(at)
+    offsets, size = dict.fromkeys(sizes, 0), 0
+    there: list[tuple[int, int, int, int]] = []  # begin, end, first and last step
+    for slot, uses in sorted(used.items(), key=lambda item: item[1][:1]):
+        if not uses:
+            continue
+        begin = 0
+        for other, end, first, last in sorted(there):
+            if first <= uses[-1] and uses[0] <= last and other < begin + sizes[slot]:
+                begin = max(begin, end)
+        there.append((begin, begin + sizes[slot], uses[0], uses[-1]))
+        offsets[slot], size = begin, max(size, begin + sizes[slot])
+    return offsets, size
 
 
 def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], tuple[Any, ...] | None] | None:
@@ -133,7 +248,7 @@ def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[[Sequenc
     known: dict[tuple[int, ...], Program] = {}
 
     def again(inputs: Sequence[Any]) -> tuple[Any, ...] | None:
-        if rehearsing() or torch.cuda.current_device() != ordinal:
+        if rehearsing() or recording.current() is not None or torch.cuda.current_device() != ordinal:
             return None
         starts = [0 if each is None else each.data_ptr() for each in inputs]
         places = _places(starts)
@@ -156,11 +271,12 @@ def _repeated(step: Started, places: Mapping[int, tuple[int, int]]) -> Repeated:
     return Repeated(step.start, packed(step.arguments), moved)
 
 
-def _seen(inputs: Sequence[Any], ordinal: int) -> tuple[list[int], list[Hashable]] | None:
+def _seen(inputs: Sequence[Any], ordinal: int, *, strided: bool = False) -> tuple[list[int], list[Hashable]] | None:
     """Return the addresses of arrays, 0 for None, and all that a path can depend on; None if one has no kind.
 
     A path can depend on an array's place among the inputs, its type and shape, the remainder of its address, and on
-    which inputs start at the same byte. Only plain tensors on one device have kinds.
+    which inputs start at the same byte. Only plain tensors on one device have kinds; those with gaps or in another
+    order only where they are asked for, with their strides.
     """
     tensor = sys.modules["torch"].Tensor
     starts, kinds = list[int](), list[Hashable]()
@@ -168,11 +284,17 @@ def _seen(inputs: Sequence[Any], ordinal: int) -> tuple[list[int], list[Hashable
         if each is None:
             starts.append(0)
             continue
-        if not isinstance(each, tensor) or each.get_device() != ordinal or not each.is_contiguous() or each.is_neg():
+        if not isinstance(each, tensor) or each.get_device() != ordinal or each.is_neg():
             return None
         start = each.data_ptr()
         starts.append(start)
-        kinds.append((place, each.dtype, each.shape, start % ALIGNMENT))
+        kind = place, each.dtype, each.shape, start % ALIGNMENT
+        if each.is_contiguous():
+            kinds.append(kind)
+        elif strided:
+            kinds.append((*kind, each.stride()))
+        else:
+            return None
     if len({0, *starts}) <= len(kinds):
         kinds.append(tuple(map(starts.index, starts)))
     return starts, kinds

@@ -8,7 +8,7 @@ from typing import Any
 
 from fp4ref.operands import Counters
 from fp4ref.registry import Call
-from fp4ref_cuda import buffers
+from fp4ref_cuda import buffers, recording
 from fp4ref_cuda.buffers import Library, pointer, torch_on
 from fp4ref_cuda.checks import require_buffer
 from fp4ref_cuda.launch import launch
@@ -29,6 +29,7 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any = None) ->
             require_buffer("random_bits: out", out, shape, library, None)
         units = rows * -(-columns // BLOCK)
         if units:
+            recording.forbid()  # other calls draw other bytes
             words = down * across + right, across, seed, upper
             grid = (-(-units // (THREADS * EACH)),)
             launch(library, "random_bits", "", grid, (pointer(out), rows, columns, *words), THREADS)
@@ -38,10 +39,8 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any = None) ->
 
 def _library(device: Any) -> Library:
     """torch where it is installed, for its tensors are what the caller named the device by; else CuPy."""
-    index = getattr(device, "index", None)
-    if index is None:
-        named = str(device).partition(":")[2]
-        index = int(named) if named else None
+    named = str(device).partition(":")[2]  # a device's own name, or one that the caller wrote
+    index = int(named) if named else None
     if not _has_torch():
         return Library("cupy", index or 0)
     import torch

@@ -1,7 +1,8 @@
 """The allocations and launches of a call, noted while it is served.
 
 An address among a launch's arguments is noted as the array that it came from, so that the same launches serve a later
-call with other arrays. An address of unknown origin, such as that of a copy, ends the recording: it would be stale.
+call with other arrays. An address of unknown origin, such as that of a copy, ends the recording: it would be stale. So
+does an address inside two arrays that begin at different bytes: nobody knows which one it came from.
 """
 
 from __future__ import annotations
@@ -67,6 +68,14 @@ class Started(NamedTuple):
     arguments: tuple[int, ...]
 
 
+class View(NamedTuple):
+    """A result that is another view of an array's memory: its sizes, strides and offset, in elements."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
 class Recording:
     """The arrays of one call by number, its inputs first, and the launches in their order.
 
@@ -82,23 +91,29 @@ class Recording:
         self.complete = True
         self._slots: dict[int, int] = {}
         for slot, address in enumerate(addresses):
-            self._slots.setdefault(address, slot)
+            if address:
+                self._slots.setdefault(address, slot)
 
     def allocated(self, array: Any, address: int, shape: Sequence[int], dtype: str) -> None:
-        """Note new memory, which stays alive for the recording."""
+        """Note new memory, once, which stays alive for the recording."""
+        if any(each is array for each in self.arrays):
+            return
         self._slots[address] = len(self.arrays)
         self.arrays.append(array)
         self.allocations.append((tuple(shape), dtype))
 
     def address(self, value: int) -> int:
-        """Return an address with its origin."""
+        """Return an address, of an array's first byte or of one inside it, with its origin."""
         if not value:
             return 0
-        slot = self._slots.get(value)
-        if slot is None:
+        found = [(slot, value - start) for start, slot in self._slots.items() if self._holds(slot, value - start)]
+        if len(found) != 1:
             self.complete = False
             return value
-        return Address.of(value, slot)
+        return Address.of(value, *found[0])
+
+    def _holds(self, slot: int, offset: int) -> bool:
+        return not offset or 0 < offset < self.arrays[slot].nbytes
 
     def slot(self, result: Any) -> int | None:
         """Return the number of an array; None for None."""
@@ -108,6 +123,18 @@ class Recording:
         self.complete &= found is not None
         return found
 
+    def place(self, result: Any) -> tuple[int | None, View | None]:
+        """Return the number of the array that a tensor is, or is a view of with the array's type; and that view."""
+        slot = next((slot for slot, array in enumerate(self.arrays) if array is result), None)
+        if result is None or slot is not None:
+            return slot, None
+        address = self.address(result.data_ptr())
+        slot = address.slot if isinstance(address, Address) else -1
+        if slot < len(self.arrays) - len(self.allocations) or self.arrays[slot].dtype != result.dtype:
+            self.complete = False
+            return None, None
+        return slot, View(tuple(result.shape), result.stride(), result.storage_offset())
+
 
 _current = threading.local()
 
@@ -115,6 +142,13 @@ _current = threading.local()
 def current() -> Recording | None:
     """Return the recording of this thread's call, if there is one."""
     return getattr(_current, "recording", None)
+
+
+def forbid() -> None:
+    """Say that what follows is of this call alone, so that its recording serves no other."""
+    recorder = current()
+    if recorder is not None:
+        recorder.complete = False
 
 
 @contextmanager

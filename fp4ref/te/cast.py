@@ -18,11 +18,12 @@ TABLED = 2  # bytes of a type whose values fit into a table
 ALL_VALUES = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16)  # bits
 
 
-def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | None = None) -> Any:
+def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | None = None, drawn: Any = None) -> Any:
     """Quantize [..., K] by a quantizer's settings, into `output` if given.
 
     The result has its scales in the GEMM layout if the quantizer asks for it (`optimize_for_gemm`), else compact.
-    noop: where noop[0] is 1, the bytes of `output` stay as they are.
+    noop: where noop[0] is 1, the bytes of `output` stay as they are. drawn: for a new result, what `quantizer.draw`
+    returned.
 
     Rules: TEL-3, TEL-4, TEL-5, TEL-7, TEL-28.
     """
@@ -31,7 +32,7 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
     quantizer.require(shape, x.dtype)
     debug.count("quantize", quantizer.role)
     if output is None:
-        made = quantizer.make(x.contiguous())
+        made = quantizer.make(x.contiguous()) if drawn is None else quantizer.make(x.contiguous(), drawn)
         _swizzled(made, quantizer)
         return made
     quantizer.prepare(output, shape, x.device)

@@ -6,16 +6,36 @@ nobody named one). Each direction of a tensor counts for itself where scales are
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 OPERATIONS = ("quantize", "swizzle_standalone", "swizzle_in_quantize")
 _COUNTS: dict[str, Counter[str]] = {operation: Counter() for operation in OPERATIONS}
+_listening = threading.local()
 
 
 def count(operation: str, role: str, times: int = 1) -> None:
     """Note that an operation was done for a tensor of a role. Rules: TEL-7."""
     if times:
         _COUNTS[operation][role] += times
+        heard = getattr(_listening, "counts", None)
+        if heard is not None:
+            heard.append((operation, role, times))
+
+
+@contextmanager
+def noted() -> Iterator[list[tuple[str, str, int]]]:
+    """Return a list that gets the arguments of `count`, as this thread calls it."""
+    before, heard = getattr(_listening, "counts", None), list[tuple[str, str, int]]()
+    _listening.counts = heard
+    try:
+        yield heard
+    finally:
+        _listening.counts = before
+        if before is not None:
+            before.extend(heard)
 
 
 def operation_counts() -> dict[str, dict[str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -193,7 +194,14 @@ class Float8CurrentScalingQuantizer(Quantizer):
             dst._data = torch.empty(shape, dtype=torch.uint8, device=device)
         dst._fp8_dtype = self.dtype
 
-    def make(self, tensor: Tensor) -> Any:
+    def kind(self) -> Hashable | None:
+        """Return the settings; None where amaxes are reduced, and for other classes, such as those with a history."""
+        if self.with_amax_reduction or type(self) is not Float8CurrentScalingQuantizer:
+            return None
+        how = self.force_pow_2_scales, self.amax_epsilon
+        return Float8CurrentScalingQuantizer, self.dtype, *how, *self.lasting
+
+    def make(self, tensor: Tensor, drawn: Any = None) -> Any:
         """Quantize a contiguous tensor into new buffers, those of the steps. Rules: TEL-21, TEL-3, TEL-10."""
         codes, inverse = self._quantized_at_once(tensor) or self._by_steps(tensor)
         return self._tensor(codes, inverse, tuple(tensor.shape), tensor.dtype, tensor.device)

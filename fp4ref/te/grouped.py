@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fp4ref.te.cast import quantize
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.grouped_tensor import GroupedTensor
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
@@ -34,11 +35,16 @@ def require_agreement(quantizers: Sequence[Any]) -> None:
 
 
 def split_quantize(
-    tensor: Tensor, split_sections: Sequence[int], quantizer_list: Sequence[Any], disable_bulk_allocation: bool = False
+    tensor: Tensor,
+    split_sections: Sequence[int],
+    quantizer_list: Sequence[Any],
+    disable_bulk_allocation: bool = False,
+    drawn: Sequence[Any] | None = None,
 ) -> list[Any]:
     """Quantize the row ranges of a tensor [..., K], one quantizer each; ranges without rows give empty tensors.
 
-    disable_bulk_allocation: quantize NVFP4 ranges as if each were a tensor of its own, not a member of a group.
+    disable_bulk_allocation: quantize NVFP4 ranges as if each were a tensor of its own, not a member of a group. drawn:
+    what each quantizer's `draw` returned for its range; None draws now.
 
     Errors: SettingError for quantizers that disagree, and for what no kernel of a whole group does; TensorShapeError
     for ranges that do not add up.
@@ -54,12 +60,17 @@ def split_quantize(
         got = f"sections of {sum(sections)} rows in all"
         raise TensorShapeError("split_quantize", got, f"{rows.shape[0]}", "TEL-13")
     require_agreement(quantizer_list)
-    pieces = list(zip(quantizer_list, torch.split(rows, sections), strict=True))
-    if not pieces or disable_bulk_allocation or not isinstance(quantizer_list[0], NVFP4Quantizer):
-        return [quantizer(piece) for quantizer, piece in pieces]
+    pieces = torch.split(rows, sections)
+    each = list(zip(quantizer_list, pieces, drawn or [None] * len(sections), strict=True))
+    if not each or disable_bulk_allocation or not isinstance(quantizer_list[0], NVFP4Quantizer):
+        return [_quantized(*member) for member in each]
     _require_one_kernel(rows, quantizer_list[0])
-    swizzled = all(_eligible(quantizer, piece) for quantizer, piece in pieces)
-    return [_as_member(quantizer, piece, swizzled) for quantizer, piece in pieces]
+    swizzled = all(map(_eligible, quantizer_list, pieces))
+    return [_as_member(*member, swizzled) for member in each]
+
+
+def _quantized(quantizer: Any, piece: Tensor, drawn: Any) -> Any:
+    return quantizer(piece) if drawn is None else quantize(piece, quantizer, drawn=drawn)
 
 
 def _require_one_kernel(rows: Tensor, quantizer: NVFP4Quantizer) -> None:
@@ -78,11 +89,11 @@ def _eligible(quantizer: NVFP4Quantizer, piece: Tensor) -> bool:
     return asked and piece.shape[0] % MEMBER == 0 and hadamard_fusion_eligible(*piece.shape)
 
 
-def _as_member(quantizer: NVFP4Quantizer, piece: Tensor, swizzled: bool) -> Any:
+def _as_member(quantizer: NVFP4Quantizer, piece: Tensor, drawn: Any, swizzled: bool) -> Any:
     """Quantize a member with the layout of scales that the whole group has. Rules: TEL-42."""
     asked, quantizer.optimize_for_gemm = quantizer.optimize_for_gemm, swizzled
     try:
-        made = quantizer(piece)
+        made = _quantized(quantizer, piece, drawn)
     finally:
         quantizer.optimize_for_gemm = asked
     made._quantizer.optimize_for_gemm = asked

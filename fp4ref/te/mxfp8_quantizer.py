@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
@@ -92,7 +92,14 @@ class MXFP8Quantizer(Quantizer):
             return MXFP8TensorStorage(**values, fake_dtype=dtype)
         return MXFP8Tensor(shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **values)
 
-    def make(self, tensor: Tensor) -> Any:
+    def kind(self) -> Hashable | None:
+        """Return the settings; None for other classes."""
+        if type(self) is not MXFP8Quantizer:
+            return None
+        usages = self.rowwise_usage, self.columnwise_usage
+        return MXFP8Quantizer, self.dtype, self.with_2d_quantization, *usages, *self.lasting
+
+    def make(self, tensor: Tensor, drawn: Any = None) -> Any:
         """Quantize a contiguous tensor; storage in the GEMM layout gets its directions at once. Rules: TEL-3."""
         if not (self.rowwise_usage and self.internal and self.optimize_for_gemm and tensor.numel()):
             return super().make(tensor)

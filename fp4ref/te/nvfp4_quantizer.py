@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from operator import attrgetter
 from typing import Any
 
@@ -15,6 +15,7 @@ from fp4ref import api, registry
 from fp4ref.quantized import DirectionChoice, DirectionData, Directions, Quantized
 from fp4ref.spec import Spec
 from fp4ref.te import rng, specifications, swizzle
+from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType, dtype_name
 from fp4ref.te.errors import SettingError, TensorShapeError
@@ -32,6 +33,7 @@ DIRECTIONS_OF: dict[tuple[bool, bool], DirectionChoice | None] = {
     (False, False): None,
 }
 NOTHING = DirectionData(None, None, None)
+FLAGS = FAST_MATH, FAST_ERRORS = "NVTE_USE_FAST_MATH", "NVTE_NVFP4_4OVER6_ERR_USE_FAST_MATH"
 _settings_of = attrgetter(*NVFP4Settings._fields)
 
 
@@ -89,7 +91,7 @@ class NVFP4Quantizer(Quantizer):
         search = self.nvfp4_use_4over6
         plain = not (self.with_rht or self.with_2d_quantization or search)
         aligned = not (math.prod(shape[:-1]) % 32 or shape[-1] % 32)
-        fast = plain and dtype is torch.bfloat16 and aligned and specifications.environment_flag("NVTE_USE_FAST_MATH")
+        fast = plain and dtype is torch.bfloat16 and aligned and specifications.environment_flag(FAST_MATH)
         return specifications.nvfp4(
             signs=self.rht_matrix_random_sign_mask_t if self.with_rht else None,
             tiles=self.with_2d_quantization,
@@ -97,7 +99,7 @@ class NVFP4Quantizer(Quantizer):
             row_scaled=self.row_scaled_nvfp4,
             e4m3_max=self.nvfp4_e4m3_max if search else None,
             error_mode=self.nvfp4_4over6_err_mode if search else "MAE",
-            float16_errors=search and specifications.environment_flag("NVTE_NVFP4_4OVER6_ERR_USE_FAST_MATH"),
+            float16_errors=search and specifications.environment_flag(FAST_ERRORS),
             fast=fast,
         )
 
@@ -175,7 +177,21 @@ class NVFP4Quantizer(Quantizer):
             shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, quantizer=self, **named
         )
 
-    def make(self, tensor: Tensor) -> Any:
+    def kind(self) -> Hashable | None:
+        """Return the settings, those of the process too; None where amaxes are reduced, and for other classes."""
+        if self.with_amax_reduction or type(self) is not NVFP4Quantizer:
+            return None
+        flags = [specifications.environment_flag(name) for name in FLAGS]
+        process = *flags, get_device_compute_capability()
+        return NVFP4Quantizer, _settings_of(self), self.rht_matrix_random_sign_mask_t, *process, *self.lasting
+
+    def draw(self, tensor: Tensor) -> tuple[Tensor | None, Tensor | None] | None:
+        """Return the random bytes of the directions in use, for stochastic rounding. Rules: TEL-6."""
+        if not self.stochastic_rounding or not tensor.numel():
+            return None
+        return self._random_bytes((math.prod(tensor.shape[:-1]), tensor.shape[-1]), tensor.device)
+
+    def make(self, tensor: Tensor, drawn: Any = None) -> Any:
         """Quantize a contiguous tensor into new buffers, those of the result. Rules: TEL-3, TEL-6."""
         directions = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
         if directions is None or not tensor.numel() or self.with_amax_reduction:
@@ -183,7 +199,7 @@ class NVFP4Quantizer(Quantizer):
         shape = tuple(tensor.shape)
         matrix = math.prod(shape[:-1]), shape[-1]
         swizzled = self.optimize_for_gemm and self.bakes_swizzled_scales(shape)
-        bits = self._random_bytes(matrix, tensor.device) if self.stochastic_rounding else None
+        bits = self.draw(tensor) if drawn is None else Directions(*drawn)
         spec = self.spec(tensor.dtype, shape)
         layout = swizzle.GEMM if swizzled else swizzle.COMPACT
         x = tensor if len(shape) == 2 else tensor.view(matrix)

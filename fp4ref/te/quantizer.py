@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Self
 
 import torch
@@ -68,6 +68,19 @@ class Quantizer(abc.ABC):
         """Quantize without autograd."""
         return cast(tensor, self)
 
+    def kind(self) -> Hashable | None:
+        """Return all that decides what quantizing a tensor does on its device; None if it may do more than that."""
+        return None
+
+    @property
+    def lasting(self) -> tuple[Hashable, ...]:
+        """The settings of all quantizers that do not choose directions."""
+        return self.internal, self.optimize_for_gemm, self.role
+
+    def draw(self, tensor: Tensor) -> tuple[Tensor | None, Tensor | None] | None:
+        """Return the random bytes of both directions that quantizing a tensor takes, drawn now; None for none."""
+        return None
+
     def multi_quantize(self, tensors: Iterable[Tensor]) -> list[Any]:
         """Quantize each of several tensors."""
         return [self.quantize(tensor) for tensor in tensors]
@@ -105,8 +118,8 @@ class Quantizer(abc.ABC):
     def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
         """Quantize a contiguous tensor with elements into the buffers of `dst`, unless noop, uint8 [], is not 0."""
 
-    def make(self, tensor: Tensor) -> Any:
-        """Quantize a contiguous tensor into new buffers."""
+    def make(self, tensor: Tensor, drawn: Any = None) -> Any:
+        """Quantize a contiguous tensor into new buffers. drawn: what `draw` returned for it; None draws now."""
         made = self.allocate(tuple(tensor.shape), tensor.dtype, tensor.device)
         self.fill(tensor, made)
         return made

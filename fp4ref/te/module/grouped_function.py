@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
 from fp4ref.te.grouped import split_quantize
 from fp4ref.te.grouped_gemm import general_grouped_gemm
-from fp4ref.te.module.linear_function import ProductCall, expose, finish_backward
+from fp4ref.te.module.calls import ProductCall
+from fp4ref.te.module.linear_function import expose, finish_backward
 from fp4ref.te.module.weights import placeholder_for
 from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved, sharing_buffers
+from fp4ref.te.together import kinds, together
 
 
 @dataclass(kw_only=True)
@@ -37,6 +40,28 @@ class GroupedCall(ProductCall):
         """True if fprop takes quantized operands."""
         return bool(self.quantized_weights)
 
+    def draw(self, pieces: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """Return the random bytes that the gradients' quantizers take, two for each group; nothing for none."""
+        if not self.quantizes_backward:
+            return []
+        drawn = [quantizer.draw(piece) for quantizer, piece in zip(self.grad_output_quantizers, pieces, strict=True)]
+        if not any(drawn):
+            return []
+        return [part for pair in drawn for part in pair or (None, None)]
+
+    def forward_kind(self) -> Hashable | None:
+        """Return what decides the forward pass besides its tensors; None with a given result."""
+        found = None if self.out is not None else kinds(self.input_quantizers)
+        return None if found is None else ("grouped", self.dtype, *self.m_splits, *found)
+
+    def backward_kind(self) -> Hashable | None:
+        """Return what decides the backward pass besides its tensors; None with a given result."""
+        if self.dgrad_out is not None or self.defer is not None or self.main_grads_of:
+            return None
+        found = kinds((*self.input_quantizers, *(self.grad_output_quantizers if self.quantizes_backward else ())))
+        how = self.dtype, self.backward_override, self.save_original_input, self.wants_dgrad, self.wants_wgrad
+        return None if found is None else ("grouped gradients", *how, *self.m_splits, *found)
+
 
 def grouped_linear(
     x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor], call: GroupedCall
@@ -57,66 +82,94 @@ class _GroupedLinear(torch.autograd.Function):
         groups = len(call.m_splits)
         weights, biases = parameters[:groups], parameters[groups:]
         rows = x.reshape(-1, x.shape[-1]).to(call.dtype)
-        inputs: Any = torch.split(rows, call.m_splits)
-        operands: Any = [weight.to(call.dtype) for weight in weights]
         if call.quantizes:
             keep = call.wants_wgrad and call.quantizes_backward and not call.keeps_original_input
             for quantizer in call.input_quantizers:
                 quantizer.set_usage(rowwise=True, columnwise=keep)
-            inputs, operands = split_quantize(rows, call.m_splits, call.input_quantizers), call.quantized_weights
-        bias_dtype = torch.bfloat16 if call.quantizes and call.dtype is torch.float32 else call.dtype
-        y = rows.new_empty(rows.shape[0], weights[0].shape[0]) if call.out is None else call.out
-        general_grouped_gemm(
-            operands,
-            list(inputs),
-            [y],
-            out_dtype=call.dtype,
-            m_splits=call.m_splits,
-            bias=[bias.to(bias_dtype) for bias in biases],
-            use_bias=bool(biases),
-            single_output=True,
-        )
+        operands = call.quantized_weights or [weight.to(call.dtype) for weight in weights]
+        narrow = call.quantizes and call.dtype is torch.float32
+        added = [bias.to(torch.bfloat16 if narrow else call.dtype) for bias in biases]
+        y, *inputs = together(call.forward_kind(), (rows, *operands, *added), partial(_forward, call))
         if call.wants_dgrad or call.wants_wgrad:
             _save(ctx, rows, inputs, weights, operands, call)
             ctx.shape, ctx.biases = x.shape, [bias.dtype for bias in biases]
-        return y.reshape(*x.shape[:-1], y.shape[-1])
+        result: torch.Tensor = y.reshape(*x.shape[:-1], y.shape[-1])
+        return result
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         call: GroupedCall = ctx.call
         rows = grads[0].reshape(-1, grads[0].shape[-1]).to(call.dtype)
-        pieces: Any = torch.split(rows, call.m_splits)
+        pieces = torch.split(rows, call.m_splits)
         bias_grads = [piece.sum(0).to(dtype) for piece, dtype in zip(pieces, ctx.biases, strict=False)]
         if call.quantizes_backward:
             for quantizer in call.grad_output_quantizers:
                 quantizer.set_usage(rowwise=call.wants_dgrad, columnwise=call.wants_wgrad)
-            pieces = split_quantize(rows, call.m_splits, call.grad_output_quantizers)
-        saved: Any = restore_from_saved(ctx.tensor_objects, ctx.saved_tensors)
-        inputs, operands = saved[: ctx.inputs], saved[ctx.inputs :]
-        dx = None
-        if call.wants_dgrad:
-            operands = [_operand(operand, call) for operand in operands]
-            dx = rows.new_empty(rows.shape[0], operands[0].shape[1]) if call.dgrad_out is None else call.dgrad_out
-            general_grouped_gemm(
-                operands,
-                list(pieces),
-                [dx],
-                out_dtype=call.dtype,
-                layout="NN",
-                m_splits=call.m_splits,
-                grad=True,
-                single_output=True,
-            )
-            dx = dx.reshape(ctx.shape)
-        weight_grads: list[torch.Tensor | None] = [None] * len(call.m_splits)
-        if call.wants_wgrad:
-            read, shape = _inputs(inputs, call), ctx.weight_shape
-            if call.defer is not None:
-                call.defer(lambda: _weight_gradients(read, list(pieces), shape, call))
-            else:
-                weight_grads = _weight_gradients(read, list(pieces), shape, call)
+        saved = restore_from_saved(ctx.tensor_objects, ctx.saved_tensors)
+        kind = call.backward_kind()
+        drawn = [] if kind is None else call.draw(pieces)
+        act = partial(_backward, call, ctx.inputs, ctx.weight_shape)
+        dx, *weight_grads = together(kind, (rows, *saved, *drawn), act)
         finish_backward(ctx)
-        return dx, None, *weight_grads, *bias_grads
+        return None if dx is None else dx.reshape(ctx.shape), None, *weight_grads, *bias_grads
+
+
+def _forward(call: GroupedCall, rows: torch.Tensor, *parameters: Any) -> tuple[Any, ...]:
+    """Return the products in one matrix, and the inputs of the groups as they were multiplied."""
+    groups = len(call.m_splits)
+    operands, biases = list(parameters[:groups]), list(parameters[groups:])
+    inputs: Any = torch.split(rows, call.m_splits)
+    if call.quantizes:
+        inputs = split_quantize(rows, call.m_splits, call.input_quantizers)
+    y = rows.new_empty(rows.shape[0], operands[0].shape[0]) if call.out is None else call.out
+    general_grouped_gemm(
+        operands,
+        list(inputs),
+        [y],
+        out_dtype=call.dtype,
+        m_splits=call.m_splits,
+        bias=biases,
+        use_bias=bool(biases),
+        single_output=True,
+    )
+    return y, *(inputs if call.quantizes else ())
+
+
+def _backward(
+    call: GroupedCall, inputs: int, weight_shape: tuple[int, int], rows: torch.Tensor, *saved: Any
+) -> tuple[torch.Tensor | None, ...]:
+    """Return the gradient of all inputs in one matrix, and those of the weights; None for what is not to be returned.
+
+    saved: `inputs` of the groups, or one for all; then weights, if the gradient of the inputs is wanted; then random
+    bytes of both directions for each group, if some were drawn.
+    """
+    pieces: Any = torch.split(rows, call.m_splits)
+    weights = len(pieces) if call.wants_dgrad else 0
+    if call.quantizes_backward:
+        bits = saved[inputs + weights :]
+        drawn = list(zip(bits[::2], bits[1::2], strict=True))
+        pieces = split_quantize(rows, call.m_splits, call.grad_output_quantizers, drawn=drawn)
+    dx = None
+    if call.wants_dgrad:
+        operands = [_operand(operand, call) for operand in saved[inputs : inputs + weights]]
+        dx = rows.new_empty(rows.shape[0], operands[0].shape[1]) if call.dgrad_out is None else call.dgrad_out
+        general_grouped_gemm(
+            operands,
+            list(pieces),
+            [dx],
+            out_dtype=call.dtype,
+            layout="NN",
+            m_splits=call.m_splits,
+            grad=True,
+            single_output=True,
+        )
+    if not call.wants_wgrad:
+        return dx, *[None] * len(call.m_splits)
+    read = _inputs(list(saved[:inputs]), call)
+    if call.defer is None:
+        return dx, *_weight_gradients(read, list(pieces), weight_shape, call)
+    call.defer(lambda: _weight_gradients(read, list(pieces), weight_shape, call))
+    return dx, *[None] * len(call.m_splits)
 
 
 def _save(ctx: Any, rows: torch.Tensor, inputs: Any, weights: Any, operands: Any, call: GroupedCall) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from fp4ref.te.module.options import divide
 from fp4ref.te.module.parallel_module import UNSUPPORTED, LinearOptions, ParallelModule, require_main_grad
 from fp4ref.te.quantization import QuantizerRole
 from fp4ref.te.specifications import environment_flag
+from fp4ref.te.together import kinds, together
 
 UNSUPPORTED_IN_GROUPS = ("fsdp_group", "single_grouped_weight", "single_grouped_bias")
 
@@ -178,12 +179,26 @@ class GroupedLinear(ParallelModule):
     ) -> None:
         """Give the call its quantizers, and its weights from the cache or anew."""
         call.backward_override = self.backward_override
-        for group, weight in enumerate(weights):
+        for group in range(self.num_gemms):
             call.input_quantizers.append(self.activation_quantizer(f"input{group}", communicated=False))
             call.grad_output_quantizers.append(self.activation_quantizer(f"grad_output{group}", communicated=False))
             self.require_quantized_input(f"input{group}", self.save_original_input)
-            name = f"weight{group}"
-            call.quantized_weights.append(self.quantized_weight(x, weight, name, name, is_first_microbatch))
+
+        def quantized(*weights: torch.Tensor) -> tuple[Any, ...]:
+            names = self.weight_operands()
+            pairs = zip(names, weights, strict=True)
+            return tuple(self.quantized_weight(x, weight, name, name, is_first_microbatch) for name, weight in pairs)
+
+        kind = None if is_first_microbatch is not None else self._kind_of_weights(x, weights)
+        call.quantized_weights = list(together(kind, weights, quantized))
+
+    def _kind_of_weights(self, x: torch.Tensor, weights: list[torch.Tensor]) -> Hashable | None:
+        """Return what decides how weights are quantized that are not kept, besides themselves."""
+        found = kinds(
+            self.prepared_weight_quantizer(x, weight, name)
+            for name, weight in zip(self.weight_operands(), weights, strict=True)
+        )
+        return None if found is None else ("weights", self.activation_dtype, *found)
 
 
 def is_module_grouped_tensor_path_supported(recipe: Any, dtype: torch.dtype) -> bool:

@@ -10,9 +10,9 @@ import torch
 from fp4ref.te.checkpoint import checkpoint
 from fp4ref.te.distributed import gather_rows
 from fp4ref.te.module.activation import activate, is_gated
+from fp4ref.te.module.calls import Parallel
 from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.module.layernorm_linear import register_norm
-from fp4ref.te.module.linear_function import Parallel
 from fp4ref.te.module.normalization import normalize, require_normalization
 from fp4ref.te.module.options import divide
 from fp4ref.te.module.parallel_module import LinearOptions, ParallelModule

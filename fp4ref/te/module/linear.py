@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from fp4ref.te.module.calls import Parallel
 from fp4ref.te.module.compilation import not_compiled
-from fp4ref.te.module.linear_function import Parallel
 from fp4ref.te.module.options import divide, require_only_supported
 from fp4ref.te.module.parallel_module import LinearOptions, ParallelModule, parts_of
 from fp4ref.te.quantization import QuantizerRole

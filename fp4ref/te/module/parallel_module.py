@@ -11,9 +11,10 @@ import torch
 from fp4ref.te.errors import SettingError
 from fp4ref.te.float8_tensor import Float8Quantizer
 from fp4ref.te.module.base import TransformerEngineBaseModule
+from fp4ref.te.module.calls import LinearCall, Parallel
 from fp4ref.te.module.device import default_device
 from fp4ref.te.module.initial_values import zeros
-from fp4ref.te.module.linear_function import LinearCall, Parallel, linear
+from fp4ref.te.module.linear_function import linear
 from fp4ref.te.module.options import divide, require_only_supported, split_names
 from fp4ref.te.quantization import FP8GlobalStateManager
 from fp4ref.te.tensor import QuantizedTensor
@@ -212,13 +213,18 @@ class ParallelModule(TransformerEngineBaseModule):
             self.reduce_amax(operand)
         return quantizer
 
+    def prepared_weight_quantizer(self, x: torch.Tensor, weight: torch.Tensor, operand: str) -> Any:
+        """Return the quantizer of a weight, set to the directions that this call needs."""
+        quantizer = self.weight_quantizer(operand, weight)
+        needs_columns = torch.is_grad_enabled() and x.requires_grad and self.backward_override is None
+        quantizer.set_usage(rowwise=True, columnwise=needs_columns)
+        return quantizer
+
     def quantized_weight(
         self, x: torch.Tensor, weight: torch.Tensor, operand: str, workspace: str, is_first_microbatch: bool | None
     ) -> Any:
         """Return the weight operand."""
-        quantizer = self.weight_quantizer(operand, weight)
-        needs_columns = torch.is_grad_enabled() and x.requires_grad and self.backward_override is None
-        quantizer.set_usage(rowwise=True, columnwise=needs_columns)
+        quantizer = self.prepared_weight_quantizer(x, weight, operand)
         skip = FP8GlobalStateManager.get_skip_fp8_weight_update_tensor()
         return self.get_weight_workspace(
             tensor=weight,

@@ -10,7 +10,7 @@ import torch
 
 from fp4ref.memory import require_apart
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
-from fp4ref.te.module.linear_function import Parallel
+from fp4ref.te.module.calls import Parallel
 from fp4ref.te.module.options import divide
 from fp4ref.te.module.parallel_module import MODES, LinearOptions, ParallelModule
 from fp4ref.te.ops.elementwise import Bias, ConstantScale, adds_in_place

@@ -1,0 +1,137 @@
+"""Calls of products with weights: settings that autograd does not differentiate, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fp4ref.te.distributed import allreduce, reduce_scatter_along_first_dim
+from fp4ref.te.storage import QuantizedTensorStorage
+from fp4ref.te.together import kinds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel:
+    """The split of a weight over a process group: mode "column", "row" or None."""
+
+    mode: str | None = None
+    group: Any = None
+    size: int = 1
+    sequence_parallel: bool = False
+
+    @property
+    def gathers_input(self) -> bool:
+        """True if each process has some rows of the input only."""
+        return self.mode == "column" and self.sequence_parallel
+
+    @property
+    def gathers_grad_output(self) -> bool:
+        """True if each process has some rows of the output's gradient only."""
+        return self.mode == "row" and self.sequence_parallel
+
+    def reduced(self, partial: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the processes: this process's rows of it with sequence parallelism, else all."""
+        if self.size == 1:
+            return partial
+        if self.sequence_parallel:
+            return reduce_scatter_along_first_dim(partial, self.group)[0]
+        return allreduce(partial, self.group)[0]
+
+
+@dataclass(kw_only=True)
+class ProductCall:
+    """The settings that calls with one weight share with calls with several.
+
+    save_original_input: keep the input as it came, and quantize it again for wgrad. overwrite_main_grad: store the
+    weight's gradient in its buffer instead of adding it.
+    """
+
+    dtype: torch.dtype
+    backward_override: str | None = None
+    save_original_input: bool = False
+    overwrite_main_grad: bool = False
+    wants_dgrad: bool = False
+    wants_wgrad: bool = False
+
+    @property
+    def quantizes(self) -> bool:
+        """True if fprop takes quantized operands."""
+        raise NotImplementedError
+
+    @property
+    def quantizes_backward(self) -> bool:
+        """True if dgrad and wgrad take quantized operands."""
+        return self.quantizes and self.backward_override is None
+
+    @property
+    def keeps_original_input(self) -> bool:
+        """True if wgrad starts from the input as it came: never with dequantized operands. Rules: TEM-15, TEM-16."""
+        if not self.quantizes or self.backward_override == "high_precision":
+            return True
+        return self.save_original_input and self.backward_override is None
+
+
+@dataclass(kw_only=True)
+class LinearCall(ProductCall):
+    """Everything of one call that autograd does not differentiate.
+
+    quantized_weight: the weight operand of fprop and dgrad, None where nothing is quantized. main_grad_of: the
+    parameter whose `main_grad` receives the weight's gradient. fsdp_group: between the passes, each of its processes
+    keeps a part of the weight's codes. defer: takes the computation of wgrad, to be done later. norm: what made the
+    input, to be shown on the node of the graph: its own input and weight, means, and 1 / deviations. gradient_factor:
+    both gradients are multiplied by it before they are rounded. result_factor, added: the product is multiplied by the
+    one and added to the other, in its place, before it is rounded. forks: x is returned as well, and its gradient is
+    added to dgrad before that is rounded.
+    """
+
+    parallel: Parallel
+    input_quantizer: Any = None
+    grad_output_quantizer: Any = None
+    quantized_weight: Any = None
+    fsdp_group: Any = None
+    main_grad_of: Any = None
+    defer: Callable[[Callable[[], torch.Tensor | None]], None] | None = None
+    norm: tuple[torch.Tensor | None, ...] | None = None
+    gradient_factor: float = 1.0
+    result_factor: float = 1.0
+    added: torch.Tensor | None = None
+    forks: bool = False
+
+    @property
+    def quantizes(self) -> bool:
+        """True if fprop takes quantized operands."""
+        return self.input_quantizer is not None
+
+    def choose_input_directions(self) -> None:
+        """Set the directions in which the input is quantized."""
+        if self.quantizes:
+            for_wgrad = self.wants_wgrad and self.quantizes_backward and not self.keeps_original_input
+            self.input_quantizer.set_usage(rowwise=True, columnwise=for_wgrad)
+
+    def choose_gradient_directions(self) -> None:
+        """Set the directions in which the output's gradient is quantized."""
+        if self.quantizes_backward:
+            self.grad_output_quantizer.set_usage(rowwise=self.wants_dgrad, columnwise=self.wants_wgrad)
+
+    def draw(self, rows: torch.Tensor) -> Any:
+        """Return the random bytes that quantizing the output's gradient takes; None for none."""
+        draws = self.quantizes_backward and not isinstance(rows, QuantizedTensorStorage)
+        return self.grad_output_quantizer.draw(rows) if draws else None
+
+    def forward_kind(self) -> Hashable | None:
+        """Return what decides the forward pass besides its tensors; None with communication or a given result."""
+        if self.parallel.size > 1 or self.added is not None:
+            return None
+        found = kinds((self.input_quantizer,))
+        return found and ("linear", self.dtype, self.result_factor, *found)
+
+    def backward_kind(self) -> Hashable | None:
+        """Return what decides the backward pass besides its tensors; None with communication or a given result."""
+        if self.parallel.size > 1 or self.forks or self.defer is not None or self.main_grad_of is not None:
+            return None
+        found = kinds((self.input_quantizer, self.grad_output_quantizer if self.quantizes_backward else None))
+        how = self.dtype, self.gradient_factor, self.backward_override, self.save_original_input
+        return found and ("gradients", *how, self.wants_dgrad, self.wants_wgrad, *found)

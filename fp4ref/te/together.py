@@ -1,0 +1,105 @@
+"""Steps of a module that a backend repeats as one: the pass of a layer, instead of each operand and each product.
+
+    local, y = together(kind, (rows, weight, bias), lambda rows, weight, bias: ...)
+
+The function quantizes and multiplies, and returns quantized storage and tensors. Where a backend of the device can, the
+third call of a kind runs what the second one ran on the device, and makes new storage of the same settings, with
+nothing decided again in between. So `kind` has to hold all that the function decides by, besides its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from fp4ref.te import debug
+from fp4ref.te.float8_tensor import Float8TensorStorage
+from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
+from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
+from fp4ref.te.one_pass import server
+from fp4ref.te.storage import QuantizedTensorStorage, sharing_buffers
+from fp4ref.te.swizzle import role_of
+
+STORAGE = {NVFP4TensorStorage, MXFP8TensorStorage, Float8TensorStorage}  # whose methods read nothing but attributes
+ANY_SHAPE = (1, 1)
+
+
+def together(kind: Hashable | None, inputs: Sequence[Any], act: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return act(*inputs); where a backend can, by one program that an earlier call of the kind left.
+
+    kind: None for steps that cannot be repeated. inputs: tensors, quantized storage, and None. act: returns such, too;
+    it draws no random numbers, and computes by operations of backends only.
+    """
+    read = None if kind is None else _opened(inputs)
+    if read is None:
+        return act(*inputs)
+    tensors, forms = read
+    found = server("together", next(each.device for each in tensors if each is not None), ANY_SHAPE)
+    if found is None:
+        return act(*inputs)
+    acted: list[tuple[Any, ...]] = []
+
+    def first() -> tuple[Sequence[Any], Any]:
+        with debug.noted() as counts:
+            results = act(*inputs)
+        acted.append(results)
+        made = _opened(results)
+        assert made is not None, "together: results that are neither tensors nor quantized storage"
+        return made[0], ([_emptied(each) for each in results], counts)
+
+    results, (shapes, counts) = found[1](found[0], (kind, *forms), tensors, first)
+    if acted:
+        return acted[0]
+    for each in counts:
+        debug.count(*each)
+    return tuple(_closed(shapes, iter(results)))
+
+
+def kinds(quantizers: Iterable[Any]) -> tuple[Hashable, ...] | None:
+    """Return the kinds of quantizers, None among them for no quantizer; None if one of them has no kind."""
+    found: list[Hashable] = []
+    for each in quantizers:
+        kind = None if each is None else each.kind()
+        if kind is None and each is not None:
+            return None
+        found.append(kind)
+    return tuple(found)
+
+
+def _opened(values: Iterable[Any]) -> tuple[list[Any], list[Hashable]] | None:
+    """Return the tensors of values, and what else there is to know of these; None if one is of another kind."""
+    tensors: list[Any] = []
+    forms: list[Hashable] = []
+    for each in values:
+        if type(each) in STORAGE:
+            held = each.__dict__
+            tensors += [held[name] for name in each.BUFFERS]
+            forms.append((type(each), each._dtype, role_of(each), *[getattr(each, name) for name in each.SETTINGS]))
+        elif each is None or (isinstance(each, torch.Tensor) and not isinstance(each, QuantizedTensorStorage)):
+            tensors.append(each)
+            forms.append(None)
+        else:
+            return None
+    return tensors, forms
+
+
+def _emptied(value: Any) -> Any:
+    """Return storage without its buffers, to be filled by later calls; None for a tensor."""
+    if not isinstance(value, QuantizedTensorStorage):
+        return None
+    form = sharing_buffers(value)
+    form.__dict__.update(dict.fromkeys(form.BUFFERS))
+    return form
+
+
+def _closed(forms: Iterable[Any], tensors: Iterator[Any]) -> Iterator[Any]:
+    """Yield tensors, and storage of given forms with the next ones as its buffers."""
+    for form in forms:
+        if form is None:
+            yield next(tensors)
+        else:
+            made = sharing_buffers(form)
+            made.__dict__.update(zip(form.BUFFERS, tensors, strict=False))
+            yield made

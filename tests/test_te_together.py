@@ -1,0 +1,119 @@
+"""Steps that are repeated as one: what their kinds have to hold, and the storage that comes back."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import warnings
+from functools import partial
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fp4ref import te  # noqa: E402
+from fp4ref.te import debug, together  # noqa: E402
+from fp4ref.te.module import grouped_function, grouped_linear, linear_function  # noqa: E402
+
+STABLE = {"disable_stochastic_rounding": True}
+RECIPES = {
+    "none": None,
+    "nvfp4": te.recipe.NVFP4BlockScaling(**STABLE),
+    "nvfp4, stochastic": te.recipe.NVFP4BlockScaling(),
+    "nvfp4, plain": te.recipe.NVFP4BlockScaling(**STABLE, disable_rht=True, disable_2d_quantization=True),
+    "nvfp4, dequantized": te.recipe.NVFP4BlockScaling(**STABLE, backward_override="dequantized"),
+    "nvfp4, high precision": te.recipe.NVFP4BlockScaling(**STABLE, backward_override="high_precision"),
+    "mxfp8": te.recipe.MXFP8BlockScaling(),
+    "mxfp8, e5m2 backward": te.recipe.MXFP8BlockScaling(fp8_format=te.recipe.Format.HYBRID),
+    "fp8": te.recipe.Float8CurrentScaling(),
+    "delayed": te.recipe.DelayedScaling(),
+    "blocks": te.recipe.Float8BlockScaling(),
+}
+MODULES = {
+    "Linear": lambda **k: te.Linear(64, 96, params_dtype=torch.bfloat16, **k),
+    "without bias": lambda **k: te.Linear(64, 96, bias=False, params_dtype=torch.bfloat16, **k),
+    "original input": lambda **k: te.Linear(64, 96, save_original_input=True, params_dtype=torch.bfloat16, **k),
+    "LayerNormMLP": lambda **k: te.LayerNormMLP(64, 128, params_dtype=torch.bfloat16, **k),
+    "GroupedLinear": lambda **k: te.GroupedLinear(2, 64, 96, params_dtype=torch.bfloat16, **k),
+}
+
+
+def frozen(act):
+    """Return the function with quantizers of its own, as they are set now."""
+    if not isinstance(act, partial):
+        return act
+    call, *others = act.args
+    own = {
+        name: value.copy() if isinstance(value, te.Quantizer) else [each.copy() for each in value]
+        for name, value in vars(call).items()
+        if "quantizer" in name and value is not None
+    }
+    return partial(act.func, dataclasses.replace(call, **own), *others)
+
+
+class Repeating:
+    """Call the function that the first call of a kind came with, as a program of it would, and compare."""
+
+    def __init__(self):
+        self.kept, self.repeated = {}, 0
+
+    def __call__(self, kind, inputs, act):
+        read = None if kind is None else together._opened(inputs)
+        if read is None:
+            return act(*inputs)
+        tensors, forms = read
+        shapes = tuple(None if each is None else (each.dtype, each.shape, each.stride()) for each in tensors)
+        key = kind, *forms, shapes
+        first = self.kept.get(key)
+        if first is None:
+            self.kept[key] = frozen(act)
+            return act(*inputs)
+        with debug.noted() as counts:
+            now = act(*inputs)
+        self.repeated += 1
+        with debug.noted() as again:
+            then = first(*inputs)
+        assert counts == again
+        (mine, form), (other, expected) = together._opened(then), together._opened(now)
+        assert form == expected
+        for a, b in zip(mine, other, strict=True):
+            assert (a is None) == (b is None)
+            if a is not None:
+                assert (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
+                assert torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+        return now
+
+
+@pytest.fixture
+def repeating(monkeypatch):
+    made = Repeating()
+    for each in (linear_function, grouped_function, grouped_linear):
+        monkeypatch.setattr(each, "together", made)
+    return made
+
+
+def step(module, x, recipe, *, grad=True, weights=True, first=None):
+    for parameter in module.parameters():
+        parameter.requires_grad_(weights)
+    x = x.detach().clone().requires_grad_(grad)
+    arguments = (x, [x.shape[0] - 64, 64]) if isinstance(module, te.GroupedLinear) else (x,)
+    with te.autocast(enabled=recipe is not None, recipe=recipe):
+        y = module(*arguments, is_first_microbatch=first)
+    if y.requires_grad:
+        y.float().square().mean().backward()
+
+
+@pytest.mark.rule("TEM-1", "TEM-2", "TEM-15", "TEM-16", "TEL-6", "TEL-7")
+@pytest.mark.parametrize("module", MODULES)
+def test_a_kind_holds_all_that_a_pass_decides_by(module, repeating):
+    """Run every recipe with and without gradients in one module, so that settings follow each other."""
+    torch.manual_seed(0)
+    modules = [MODULES[module](), MODULES[module](name="another")]
+    for name, (grad, weights) in itertools.product(RECIPES, ((True, True), (True, False), (False, True))):
+        if module == "original input" and name == "delayed":
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a recipe's change
+            for each, rows in itertools.product(modules, (128, 192, 128)):
+                step(each, torch.randn(rows, 64).bfloat16(), RECIPES[name], grad=grad, weights=weights)
+    assert repeating.repeated > 100
