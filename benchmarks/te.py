@@ -179,16 +179,14 @@ def grouped(device: str, recipes: str, repeat: int, path: Path | None, groups: s
                     recipe = RECIPES[name](backward_override="dequantized")
                     runs[name] = steps(module, recipe, x, grad, splits)[part]
                 times = seconds(runs, device, repeat)
+                following = back_to_back(runs, repeat) if device == "cuda" else times
                 for name, time in times.items():
                     what = ("forward", "forward + backward")[part]
-                    ratio = time / times["bf16"]
-                    results.append(
-                        {"groups": count, "m": m, "case": name, "pass": what, "seconds": time, "ratio": ratio}
-                    )
-                    print(
-                        f"{count} groups  m {m:6}  {what:18}  {name:20} {time * 1e3:10.2f} ms  {ratio:6.2f}x",
-                        flush=True,
-                    )
+                    ratio, each = time / times["bf16"], following[name] / following["bf16"]
+                    row = {"groups": count, "m": m, "case": name, "pass": what, "seconds": time, "ratio": ratio}
+                    results.append(row | {"back_to_back": each})
+                    text = f"{count} groups  m {m:6}  {what:18}  {name:20} {time * 1e3:10.2f} ms  {ratio:6.2f}x"
+                    print(text + (f"  {each:6.2f}x back to back" if device == "cuda" else ""), flush=True)
             del x, grad, module, runs
     report(results, path)
 

@@ -130,11 +130,12 @@ def multiplied_factors(library, name, prelude, grid, arguments, block):
     words = prelude.replace("=", " ").replace(";", " ").split()
     values = {key: int(words[words.index(key) + 1]) for key in ("FACTORS", "READ")}
 
-    def start(stream, words):
+    def start(stream, at):
+        words = (ctypes.c_uint64 * len(arguments)).from_address(at + 48)
         factor = np.float32(1)
         for i in range(values["FACTORS"]):
             read = values["READ"] >> i & 1
-            by = ctypes.c_float.from_address(words[i]) if read else ctypes.c_float.from_buffer_copy(words[i : i + 1])
+            by = ctypes.c_float.from_address(words[i]) if read else ctypes.c_float.from_buffer(words, 8 * i)
             with np.errstate(over="ignore", invalid="ignore"):
                 factor *= np.float32(by.value)
         (ctypes.c_float * 2).from_address(words[4])[:] = float(factor), 0.0
@@ -291,7 +292,7 @@ def test_a_started_kernel_keeps_its_code_and_gives_the_driver_its_words(monkeypa
     gc.collect()
     assert alive() is not None
     for words in ((1, -1), (1 << 40, 7)):
-        start(0, launch.packed(words))
+        launch.start_once(start, 0, words)
     assert seen == [
         (5, [3, 2, 1, 64, 1, 1, 16], [1, (1 << 64) - 1]),
         (5, [3, 2, 1, 64, 1, 1, 16], [1 << 40, 7]),
@@ -303,7 +304,7 @@ def test_a_tensor_is_quantized_by_its_own_scale_in_one_program(library, monkeypa
     started = []
 
     def noted(library, name, prelude, grid, arguments, block=256):
-        launch.run(library, lambda stream, words: started.append((name, words.tolist())), arguments)
+        launch.run(library, lambda stream, at: started.append((name, launch.arguments_at(at))), arguments)
 
     for each in (maxima, per_tensor):
         monkeypatch.setattr(each, "launch", noted)

@@ -16,6 +16,7 @@ from tests.test_cuda import REASON
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
 buffers = pytest.importorskip("fp4ref_cuda.buffers")
+launch = pytest.importorskip("fp4ref_cuda.launch")
 programs = pytest.importorskip("fp4ref_cuda.programs")
 recording = pytest.importorskip("fp4ref_cuda.recording")
 
@@ -54,8 +55,8 @@ def launched(monkeypatch):
 NOTED = []
 
 
-def note(name, stream, words):
-    NOTED.append((name, stream, [*words]))
+def note(name, stream, at):
+    NOTED.append((name, stream, launch.arguments_at(at)))
 
 
 def act(inputs, *, copies=False):
@@ -124,25 +125,26 @@ def test_buffers_of_the_caller_are_filled_and_returned(launched):
     assert launched[1][2][2] == pairs[1][1].data_ptr()
 
 
-def test_a_bound_call_is_served_by_programs_alone(launched, monkeypatch):
+@pytest.mark.parametrize("others", [(), (None,)], ids=["alone", "with the others"])
+def test_a_bound_call_is_served_by_programs_alone(launched, monkeypatch, others):
     current = [-1]
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(buffers, "current_device", lambda: lambda: current[0])
     store = torch.arange(32.0)
     x = store[:6]
     bound = programs.bind("quantize", CALL, (x, None))
-    assert bound((x, None)) is None  # nothing is recorded yet
+    assert bound(x, *others) is None  # nothing is recorded yet
     programs.serve("quantize", CALL, (x, None), lambda: act((x, None)))
     for other in (store[8:14], store[4:10]):  # at multiples of 16 bytes
         launched.clear()
-        made, none = bound((other, None))
+        made, none = bound(other, *others)
         assert none is None
         assert [name for name, _, _ in launched] == ["first", "second"]
         assert launched[0][2][0] == other.data_ptr()
         assert launched[1][2][2] == made.data_ptr()
     launched.clear()
-    assert bound((store[1:7], None)) is None  # another alignment, so perhaps other kernels
+    assert bound(store[1:7], *others) is None  # another alignment, so perhaps other kernels
     current[0] = 1
-    assert bound((x, None)) is None
+    assert bound(x, *others) is None
     assert not launched
 
 
@@ -379,11 +381,13 @@ def test_an_address_inside_two_arrays_ends_the_recording():
     assert not noted.complete
 
 
-def test_calls_inside_of_others_are_recorded_with_them(launched):
+def test_calls_inside_of_others_are_recorded_with_them(launched, monkeypatch):
+    monkeypatch.setattr(buffers, "current_device", lambda: lambda: -1)
+
     def do(x):
         (made, _) = programs.serve("quantize", CALL, (x, None), lambda: act((x, None)))
         bound = programs.bind("quantize", CALL, (x, None))
-        assert recording.current() is None or bound((x, None)) is None
+        assert recording.current() is None or bound(x) is None
         return (made,), None
 
     for count in range(4):

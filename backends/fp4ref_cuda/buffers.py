@@ -222,6 +222,16 @@ def _torch_stream() -> Callable[[int], int]:
 
 
 @lru_cache
+def current_device() -> Callable[[], int]:
+    """Return the function that tells torch's current device, once CUDA was used: its own short way, where it has it."""
+    import torch
+
+    torch.cuda.current_device()
+    short: Callable[[], int] | None = getattr(torch._C, "_cuda_getDevice", None)
+    return short or torch.cuda.current_device
+
+
+@lru_cache
 def _torch_short() -> Callable[..., Any] | None:
     """Return the function by which torch's compiled graphs allocate, in half the time; None without it."""
     import torch

@@ -9,13 +9,12 @@ import ctypes
 import sys
 import threading
 import weakref
-from array import array
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fp4ref.errors import BackendError
 from fp4ref_cuda.buffers import ALIGNMENT, Library
-from fp4ref_cuda.launch import capability, enter
+from fp4ref_cuda.launch import arguments_at, capability, enter
 from fp4ref_cuda.recording import Start
 
 R_32F, R_16BF, COMPUTE_32F = 0, 14, 68  # cudaDataType_t, cublasComputeType_t
@@ -34,7 +33,7 @@ EXECUTED = {(9, 0)}  # compute capabilities
 class MatrixProduct(NamedTuple):
     """A product of the library, ready to start.
 
-    start: its words are the addresses of left, right, out, factor, bias and workspace. workspace: bytes.
+    start: its arguments are the addresses of left, right, out, factor, bias and workspace. workspace: bytes.
     """
 
     start: Start
@@ -147,8 +146,8 @@ def product(
     plain = (ctypes.c_float * 2)(1, 0)  # the factor, and that of what is not added
     algorithm, bias_at = ctypes.byref(found), ctypes.c_uint64(ALIGNMENT)
 
-    def start(stream: int, words: array[int]) -> None:
-        a, b, target, factor, bias, space = words
+    def start(stream: int, at: int) -> None:
+        a, b, target, factor, bias, space = arguments_at(at)
         alpha = factor or ctypes.addressof(plain)
         with lock:  # the description holds the bias
             if has_bias and bias != bias_at.value:

@@ -21,6 +21,8 @@ from fp4ref_cuda.recording import Launch, LoadedKernel, Shape, Start, Started
 FAMILY = {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)}  # targets whose conversions need the architecture's own variant
 WORD = (1 << 64) - 1
 END, BUFFER, SIZE = 0, 1, 2  # words of the driver's list that says where a launch's arguments are (CU_LAUNCH_PARAM_...)
+HEADER = 6  # words before the arguments: that list, and their size in bytes
+POINTERS = (1, HEADER), (3, HEADER - 1)  # words of the list, and those that they point to
 _current = threading.local()
 
 
@@ -86,7 +88,7 @@ def _first_difference(library: Library, check: str, threads: int) -> int | None:
         kernel = _kernel(check, "", library.ordinal, 0)
         grid = Shape((-(-threads // 256),), 256, 0, early=False)
         arguments = (address(first),)
-        starter(library, Launch(check, kernel, grid, arguments))(library.stream(), packed(arguments))
+        start_once(starter(library, Launch(check, kernel, grid, arguments)), library.stream(), arguments)
         found = int(first[0])
     except (RuntimeError, SystemError, TypeError) as error:
         raise _failed(check, error) from error
@@ -220,7 +222,16 @@ def run(library: Library, start: Start, arguments: tuple[int, ...]) -> None:
     if recorder is not None:
         recorder.steps.append(Started(start, arguments))
     enter(library)
-    start(library.stream(), packed(arguments))
+    start_once(start, library.stream(), arguments)
+
+
+def start_once(start: Start, stream: int, arguments: Iterable[int]) -> None:
+    """Start something on a stream with arguments that nothing else reads."""
+    words = packed(arguments)
+    at = words.buffer_info()[0]
+    for position, of in POINTERS:
+        words[position] = at + 8 * of
+    start(stream, at)
 
 
 @lru_cache(maxsize=4096)
@@ -236,8 +247,15 @@ def _ready(library: Library, name: str, prelude: str, shape: Shape, count: int) 
 
 
 def packed(arguments: Iterable[int]) -> array[int]:
-    """Return arguments as words of 64 bits."""
-    return array("Q", [argument & WORD for argument in arguments])
+    """Return arguments as words of 64 bits behind what the driver reads first, whose POINTERS are still to be set."""
+    words = [argument & WORD for argument in arguments]
+    return array("Q", [BUFFER, 0, SIZE, 0, END, 8 * len(words), *words])
+
+
+def arguments_at(at: int) -> list[int]:
+    """Return the arguments of a start."""
+    count = ctypes.c_uint64.from_address(at + 8 * (HEADER - 1)).value // 8
+    return list((ctypes.c_uint64 * count).from_address(at + 8 * HEADER))
 
 
 def float_bits(number: float) -> int:
@@ -247,27 +265,25 @@ def float_bits(number: float) -> int:
 
 
 def starter(library: Library, launch: Launch) -> Start:
-    """Return the function that starts a kernel that is loaded, on a stream, with words of 64 bits as its arguments.
+    """Return the function that starts a kernel that is loaded, on a stream, with other arguments of their number.
 
     The thread that calls it has a context on the device. The driver is called as it is: its Python functions take
     longer than the launch.
     """
-    name, kernel, shape, arguments = launch
-    begin, function, configs = _driver().cuLaunchKernelEx, int(kernel.function), dict[int, tuple[int, Any]]()
-    size = array("Q", [8 * len(arguments)])
-    size_at = size.buffer_info()[0]  # where the driver reads it
+    name, kernel, shape, _ = launch
+    begin, function, configs = _driver().cuLaunchKernelEx, int(kernel.function), dict[int, int]()
+    kept: list[Any] = []
 
-    def start(stream: int, words: array[int]) -> None:
-        try:
-            config = configs.get(stream)
-            if config is None:
+    def start(stream: int, at: int) -> None:
+        config = configs.get(stream)
+        if config is None:
+            try:
                 made = _config(shape, stream, library.ordinal)
-                # without the others, code would be unloaded, and memory that the driver reads would be freed
-                configs[stream] = config = int(made.getPtr()), (made, kernel, size)
-            extra = array("Q", (BUFFER, words.buffer_info()[0], SIZE, size_at, END))
-            error = begin(config[0], function, None, extra.buffer_info()[0])
-        except (RuntimeError, SystemError, TypeError) as failure:
-            raise _failed(name, failure) from failure
+            except (RuntimeError, SystemError, TypeError) as failure:
+                raise _failed(name, failure) from failure
+            kept.append((made, kernel))  # else code would be unloaded, and memory that the driver reads would be freed
+            configs[stream] = config = int(made.getPtr())
+        error = begin(config, function, None, at)
         if error:
             raise BackendError(f"cuda: kernel {name}", _error_name(error), rule="CNF-5")
 

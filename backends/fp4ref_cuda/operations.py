@@ -109,7 +109,8 @@ def bind_quantize(
         return None
 
     def again(x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None) -> DirectionData:
-        parts = bound([x, None, *_of_one(amax, random_bits, out)])
+        alone = amax is None and random_bits is None and out is None
+        parts = bound(x) if alone else bound(x, None, *_of_one(amax, random_bits, out))
         return DirectionData(*parts) if parts else quantize(call, x, amax, random_bits, out)
 
     return again
@@ -125,7 +126,8 @@ def bind_quantize_both(
     none = Directions()
 
     def again(x: Any, amax: Directions = none, random_bits: Directions = none, out: Directions = none) -> Directions:
-        parts = bound([x, None, *_of_both(amax, random_bits, out)])
+        alone = amax is none and random_bits is none and out is none
+        parts = bound(x) if alone else bound(x, None, *_of_both(amax, random_bits, out))
         if parts is None:
             return quantize_both(call, x, amax, random_bits, out)
         return Directions(DirectionData(*parts[:3]), DirectionData(*parts[3:]))
@@ -269,7 +271,7 @@ def bind_to_layout(call: Call, scales: Any) -> Callable[[Any], Any] | None:
         return None
 
     def again(scales: Any) -> Any:
-        moved = bound((scales,))
+        moved = bound(scales)
         return moved[0] if moved else to_layout(call, scales)
 
     return again

@@ -19,33 +19,27 @@ from typing import Any, NamedTuple
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers, recording
 from fp4ref_cuda.buffers import ALIGNMENT, FRESH, Library, itemsize
-from fp4ref_cuda.launch import enter, packed, rehearsing
+from fp4ref_cuda.launch import HEADER, POINTERS, enter, packed, rehearsing
 from fp4ref_cuda.plan import Plan, last_plan, remember
 from fp4ref_cuda.recording import Address, Recording, Start, Started, View, recorded
 
 KEPT = 4096  # programs, at most
 
 
-class Repeated(NamedTuple):
-    """A launch whose addresses are filled in: at each position, the start of an array plus an offset in bytes.
-
-    start: starts the kernel on a stream with its arguments. words: these, with the addresses of the first call.
-    """
-
-    start: Start
-    words: array[int]
-    addresses: tuple[tuple[int, int, int], ...]  # position, number of the array, offset
-
-
 class Program(NamedTuple):
     """The allocations and launches of a kind of call. results: numbers of arrays, the inputs first, or None.
 
-    records: those of its calls, kept alive because a kind names them by their identity.
+    words: what `packed` makes of the arguments of every start, one after the other. addresses: the position of each
+    among these, the number of its array, and its offset in bytes; the last array is the words themselves. steps: what
+    starts a launch, and where its words begin, in bytes. records: those of its calls, kept alive because a kind names
+    them by their identity.
     """
 
     library: Library
     allocators: tuple[Callable[[], Any], ...]
-    steps: tuple[Repeated, ...]
+    words: array[int]
+    addresses: tuple[tuple[int, int, int], ...]
+    steps: tuple[tuple[Start, int], ...]
     results: tuple[int | None, ...]
     plan: Plan | None
     records: tuple[Any, ...]
@@ -56,13 +50,13 @@ class Program(NamedTuple):
         """Serve another call of the kind. starts: addresses of its inputs, 0 for None. views: of its results."""
         enter(self.library)
         made = [allocate() for allocate in self.allocators]
-        arrays, places = [*inputs, *made], [*starts, *[each.data_ptr() for each in made]]
-        stream = self.library.stream()
-        for start, template, addresses in self.steps:
-            words = template[:]
-            for position, slot, offset in addresses:
-                words[position] = places[slot] + offset
-            start(stream, words)
+        words, stream = self.words[:], self.library.stream()
+        memory = words.buffer_info()[0]
+        arrays, places = [*inputs, *made], [*starts, *[each.data_ptr() for each in made], memory]
+        for position, slot, offset in self.addresses:
+            words[position] = places[slot] + offset
+        for start, at in self.steps:
+            start(stream, memory + at)
         if self.plan is not None:
             remember(self.plan)
         results: list[Any] = [None if slot is None else arrays[slot] for slot in self.results]
@@ -206,9 +200,19 @@ def _program(library: Library, noted: Recording, slots: tuple[int | None, ...], 
     places |= {slot: (given + len(allocators), offset) for slot, offset in offsets.items()}
     if size:
         allocators.append(library.allocator((size,), "uint8"))
-    steps = tuple(_repeated(step, places) for step in noted.steps)
+    itself = given + len(allocators)
+    words, addresses, steps = array("Q"), list[tuple[int, int, int]](), list[tuple[Start, int]]()
+    for step in noted.steps:
+        first = len(words)
+        addresses += [(first + position, itself, 8 * (first + of)) for position, of in POINTERS]
+        for position, value in enumerate(step.arguments, first + HEADER):
+            if type(value) is Address:
+                slot, offset = places[value.slot]
+                addresses.append((position, slot, offset + value.offset))
+        words.extend(packed(step.arguments))
+        steps.append((step.start, 8 * first))
     results = tuple(None if slot is None else places[slot][0] for slot in slots)
-    return Program(library, tuple(allocators), steps, results, last_plan(), records)
+    return Program(library, tuple(allocators), words, tuple(addresses), tuple(steps), results, last_plan(), records)
 
 
 def _arranged(steps: Sequence[Started], sizes: Mapping[int, int]) -> tuple[dict[int, int], int]:
@@ -235,23 +239,29 @@ def _arranged(steps: Sequence[Started], sizes: Mapping[int, int]) -> tuple[dict[
     return offsets, size
 
 
-def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], tuple[Any, ...] | None] | None:
+def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[..., tuple[Any, ...] | None] | None:
     """Return a function that serves calls with other inputs of these ones' kinds; None for inputs without programs.
 
-    The function returns None where no program can serve a call: another device is the current one, or no call with
-    such addresses was recorded.
+    The function takes all inputs, or the first one alone if no other is given. It returns None where no program can
+    serve a call: another device is the current one, or no call with such addresses was recorded.
     """
     library = _library()
     if library is None or _seen(inputs, library.ordinal) is None:
         return None
-    torch, ordinal, fixed = sys.modules["torch"], library.ordinal, (operation, id(call), library.ordinal)
-    known: dict[tuple[int, ...], Program] = {}
+    ordinal, fixed, device = library.ordinal, (operation, id(call), library.ordinal), buffers.current_device()
+    known: dict[tuple[int, ...] | int, Program] = {}
+    nones, zeros = (None,) * (len(inputs) - 1), (0,) * (len(inputs) - 1)
 
-    def again(inputs: Sequence[Any]) -> tuple[Any, ...] | None:
-        if rehearsing() or recording.current() is not None or torch.cuda.current_device() != ordinal:
+    def again(*inputs: Any) -> tuple[Any, ...] | None:
+        if rehearsing() or recording.current() is not None or device() != ordinal:
             return None
-        starts = [0 if each is None else each.data_ptr() for each in inputs]
-        places = _places(starts)
+        places: tuple[int, ...] | int
+        if len(inputs) == 1:
+            start = inputs[0].data_ptr()
+            inputs, starts, places = (*inputs, *nones), (start, *zeros), start % ALIGNMENT
+        else:
+            starts = tuple([0 if each is None else each.data_ptr() for each in inputs])
+            places = _places(starts)
         program = known.get(places)
         if program is None:
             seen = _seen(inputs, ordinal)
@@ -262,13 +272,6 @@ def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[[Sequenc
         return program.again(inputs, starts)
 
     return again
-
-
-def _repeated(step: Started, places: Mapping[int, tuple[int, int]]) -> Repeated:
-    """Return a launch of a program. places: the number of the array that holds each recorded one, and where in it."""
-    addresses = [(at, *places[value.slot], value) for at, value in enumerate(step.arguments) if type(value) is Address]
-    moved = tuple((at, slot, start + value.offset) for at, slot, start, value in addresses)
-    return Repeated(step.start, packed(step.arguments), moved)
 
 
 def _seen(inputs: Sequence[Any], ordinal: int, *, strided: bool = False) -> tuple[list[int], list[Hashable]] | None:
@@ -311,5 +314,4 @@ def _places(starts: Sequence[int]) -> tuple[int, ...]:
 
 def _library() -> Library | None:
     """Return torch on the current device; None where it is not loaded, or nothing is to run."""
-    torch = sys.modules.get("torch")
-    return None if torch is None or rehearsing() else buffers.torch_on(torch.cuda.current_device())
+    return None if "torch" not in sys.modules or rehearsing() else buffers.torch_on(buffers.current_device()())

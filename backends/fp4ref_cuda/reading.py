@@ -41,7 +41,7 @@ def bind_dequantize(call: Call, data: DirectionData) -> Callable[[DirectionData]
         return None
 
     def again(data: DirectionData) -> Any:
-        values = bound((*data, None))
+        values = bound(*data, None)
         return values[0] if values else dequantize(call, data)
 
     return again

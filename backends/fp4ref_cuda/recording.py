@@ -8,12 +8,11 @@ does an address inside two arrays that begin at different bytes: nobody knows wh
 from __future__ import annotations
 
 import threading
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
-Start: TypeAlias = "Callable[[int, array[int]], None]"
+Start: TypeAlias = Callable[[int, int], None]  # of a stream, and of the address of what `launch.packed` made
 
 
 class Address(int):
@@ -61,7 +60,7 @@ class Launch(NamedTuple):
 class Started(NamedTuple):
     """Something that ran on a device, and its arguments; the addresses among these are those of the first call.
 
-    start: starts it on a stream with arguments as words of 64 bits.
+    start: starts it on a stream with other arguments of their kind.
     """
 
     start: Start

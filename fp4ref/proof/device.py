@@ -81,7 +81,7 @@ def sweep(text: str, name: str, size: int, tell: Tell, arguments: Sequence[int],
     step = max(-(-size // native.PARTS), 4096)
     for first in range(start, start + size, step):
         stop = min(first + step, start + size)
-        run(stream, launch.packed((first, stop, *pointers)))
+        launch.start_once(run, stream, (first, stop, *pointers))
         torch.cuda.synchronize()
         tell((stop - start) / size)
     count, place = found.tolist()

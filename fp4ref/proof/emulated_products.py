@@ -188,7 +188,7 @@ def claims() -> Iterator[ProofClaim]:
         covers=(
             *(PADDED, "fp4ref.te.module.grouped_function:grouped_linear"),
             *(
-                "fp4ref.te.module.linear_function:LinearCall.quantizes",
+                "fp4ref.te.module.calls:LinearCall.quantizes",
                 "fp4ref.te.recipe:NVFP4BlockScaling.uses_4over6",
             ),
         ),

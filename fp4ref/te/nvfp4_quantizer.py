@@ -33,7 +33,6 @@ DIRECTIONS_OF: dict[tuple[bool, bool], DirectionChoice | None] = {
     (False, False): None,
 }
 NOTHING = DirectionData(None, None, None)
-FLAGS = FAST_MATH, FAST_ERRORS = "NVTE_USE_FAST_MATH", "NVTE_NVFP4_4OVER6_ERR_USE_FAST_MATH"
 _settings_of = attrgetter(*NVFP4Settings._fields)
 
 
@@ -89,9 +88,8 @@ class NVFP4Quantizer(Quantizer):
     def spec(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Spec:
         """Return the specification of the bytes of a tensor of this type and shape. Rules: TEL-3."""
         search = self.nvfp4_use_4over6
-        plain = not (self.with_rht or self.with_2d_quantization or search)
+        fast, float16_errors = self._fast_choices()
         aligned = not (math.prod(shape[:-1]) % 32 or shape[-1] % 32)
-        fast = plain and dtype is torch.bfloat16 and aligned and specifications.environment_flag(FAST_MATH)
         return specifications.nvfp4(
             signs=self.rht_matrix_random_sign_mask_t if self.with_rht else None,
             tiles=self.with_2d_quantization,
@@ -99,9 +97,16 @@ class NVFP4Quantizer(Quantizer):
             row_scaled=self.row_scaled_nvfp4,
             e4m3_max=self.nvfp4_e4m3_max if search else None,
             error_mode=self.nvfp4_4over6_err_mode if search else "MAE",
-            float16_errors=search and specifications.environment_flag(FAST_ERRORS),
-            fast=fast,
+            float16_errors=float16_errors,
+            fast=fast and dtype is torch.bfloat16 and aligned,
         )
+
+    def _fast_choices(self) -> tuple[bool, bool]:
+        """Return whether the process asks for fast arithmetic, and for errors in float16, where these settings can."""
+        search = self.nvfp4_use_4over6
+        plain = not (self.with_rht or self.with_2d_quantization or search)
+        flag = specifications.environment_flag
+        return plain and flag("NVTE_USE_FAST_MATH"), search and flag("NVTE_NVFP4_4OVER6_ERR_USE_FAST_MATH")
 
     def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
         """Raise unless the settings fit each other, and a tensor's shape and dtype. Rules: TEL-3, TEL-23, TEL-34."""
@@ -181,8 +186,7 @@ class NVFP4Quantizer(Quantizer):
         """Return the settings, those of the process too; None where amaxes are reduced, and for other classes."""
         if self.with_amax_reduction or type(self) is not NVFP4Quantizer:
             return None
-        flags = [specifications.environment_flag(name) for name in FLAGS]
-        process = *flags, get_device_compute_capability()
+        process = *self._fast_choices(), get_device_compute_capability()
         return NVFP4Quantizer, _settings_of(self), self.rht_matrix_random_sign_mask_t, *process, *self.lasting
 
     def draw(self, tensor: Tensor) -> tuple[Tensor | None, Tensor | None] | None:
