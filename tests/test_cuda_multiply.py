@@ -21,7 +21,7 @@ from fp4ref.stored import Stored
 torch = pytest.importorskip("torch", exc_type=ImportError)
 buffers = pytest.importorskip("fp4ref_cuda.buffers")
 
-from fp4ref_cuda import cublas, launch, maxima, per_tensor, programs, recording  # noqa: E402
+from fp4ref_cuda import cublas, launch, maxima, per_tensor, programs, recording, words  # noqa: E402
 from fp4ref_cuda import multiply as module  # noqa: E402
 from fp4ref_cuda.multiply import multiply  # noqa: E402
 from tests.test_cuda_programs import Imagined  # noqa: E402
@@ -113,7 +113,7 @@ def library(monkeypatch):
     for each in (cublas, launch, programs):
         monkeypatch.setattr(each, "enter", lambda library: None)
     monkeypatch.setattr(cublas, "capability", lambda ordinal: (9, 0))
-    monkeypatch.setattr(programs, "_library", HostLibrary)
+    monkeypatch.setattr(programs, "current_library", HostLibrary)
     monkeypatch.setattr(programs, "_programs", {})
     monkeypatch.setattr(buffers, "adopt", lambda operation, x: (x, HostLibrary(ordinal=getattr(x, "ordinal", -1))))
     monkeypatch.setattr(module, "launch", multiplied_factors)
@@ -257,7 +257,7 @@ def test_descriptions_end_with_their_products(library):
 @pytest.mark.rule("CNF-5")
 def test_nothing_is_multiplied_in_a_rehearsal(library, monkeypatch):
     monkeypatch.setattr(launch._current, "rehearsal", {}, raising=False)
-    monkeypatch.setattr(programs, "_library", lambda: None)
+    monkeypatch.setattr(programs, "current_library", lambda: None)
     x = Stored((sample(8, 8),))
     assert multiply(asked(8, 8), x, x, (), None) is not None
     assert not library.products
@@ -291,8 +291,8 @@ def test_a_started_kernel_keeps_its_code_and_gives_the_driver_its_words(monkeypa
     del code, kernel
     gc.collect()
     assert alive() is not None
-    for words in ((1, -1), (1 << 40, 7)):
-        launch.start_once(start, 0, words)
+    for arguments in ((1, -1), (1 << 40, 7)):
+        words.start_once(start, 0, arguments)
     assert seen == [
         (5, [3, 2, 1, 64, 1, 1, 16], [1, (1 << 64) - 1]),
         (5, [3, 2, 1, 64, 1, 1, 16], [1 << 40, 7]),
@@ -304,7 +304,7 @@ def test_a_tensor_is_quantized_by_its_own_scale_in_one_program(library, monkeypa
     started = []
 
     def noted(library, name, prelude, grid, arguments, block=256):
-        launch.run(library, lambda stream, at: started.append((name, launch.arguments_at(at))), arguments)
+        launch.run(library, lambda stream, at: started.append((name, words.arguments_at(at))), arguments)
 
     for each in (maxima, per_tensor):
         monkeypatch.setattr(each, "launch", noted)

@@ -16,7 +16,8 @@ from tests.test_cuda import REASON
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
 buffers = pytest.importorskip("fp4ref_cuda.buffers")
-launch = pytest.importorskip("fp4ref_cuda.launch")
+words_of = pytest.importorskip("fp4ref_cuda.words")
+several_calls = pytest.importorskip("fp4ref_cuda.several")
 programs = pytest.importorskip("fp4ref_cuda.programs")
 recording = pytest.importorskip("fp4ref_cuda.recording")
 
@@ -44,10 +45,12 @@ class Imagined:
 @pytest.fixture
 def launched(monkeypatch):
     """Note what would run on the device: name, stream and words of every launch."""
-    monkeypatch.setattr(programs, "_library", Imagined)
+    monkeypatch.setattr(programs, "current_library", Imagined)
     monkeypatch.setattr(programs, "enter", lambda library: None)
-    for name, empty in (("_programs", {}), ("_several", {}), ("_to_record", set())):
-        monkeypatch.setattr(programs, name, empty)
+    monkeypatch.setattr(several_calls, "current_library", Imagined)
+    monkeypatch.setattr(programs, "_programs", {})
+    monkeypatch.setattr(several_calls, "_several", {})
+    monkeypatch.setattr(several_calls, "_to_record", set())
     NOTED.clear()
     return NOTED
 
@@ -56,7 +59,7 @@ NOTED = []
 
 
 def note(name, stream, at):
-    NOTED.append((name, stream, launch.arguments_at(at)))
+    NOTED.append((name, stream, words_of.arguments_at(at)))
 
 
 def act(inputs, *, copies=False):
@@ -285,7 +288,7 @@ def test_calls_of_a_kind_become_one_program_at_the_second_of_them(launched):
         x, other = torch.arange(6.0) + count, torch.zeros(3, dtype=torch.uint8)
         launched.clear()
         do = partial(several, (x, other)) if count < 2 else pytest.fail
-        results, noted = programs.together(TOGETHER, "kind", (x, other), do)
+        results, noted = several_calls.together(TOGETHER, "kind", (x, other), do)
         assert noted == "note"
         turned, same, none, made = results
         assert same is x
@@ -341,7 +344,7 @@ def test_what_torch_computes_itself_is_never_left_out(launched, computed):
 
     for _ in range(4):
         x = torch.arange(6.0)
-        programs.together(TOGETHER, "kind", (x, None), partial(do, x))
+        several_calls.together(TOGETHER, "kind", (x, None), partial(do, x))
     assert len(calls) == 4
 
 
@@ -350,8 +353,8 @@ def test_a_random_draw_belongs_to_one_call(launched):
         recording.forbid()
         return several((x, None))
 
-    seen = [programs.together(TOGETHER, "kind", (x, None), partial(do, x)) for x in (torch.zeros(6),) * 4]
-    assert programs._several.popitem()[1] is None
+    seen = [several_calls.together(TOGETHER, "kind", (x, None), partial(do, x)) for x in (torch.zeros(6),) * 4]
+    assert several_calls._several.popitem()[1] is None
     assert len(seen) == 4
 
 
@@ -366,9 +369,9 @@ def test_kinds_strides_and_calls_have_programs_of_their_own(launched):
         ("kind", TOGETHER, x.int()),
     ]
     for _, (kind, call, each) in itertools.product(range(3), asked):
-        programs.together(call, kind, (each, None), lambda each=each: ((each,), None))
-    assert len(programs._several) == 6
-    assert all(programs._several.values())
+        several_calls.together(call, kind, (each, None), lambda each=each: ((each,), None))
+    assert len(several_calls._several) == 6
+    assert all(several_calls._several.values())
 
 
 def test_an_address_inside_two_arrays_ends_the_recording():
@@ -393,6 +396,6 @@ def test_calls_inside_of_others_are_recorded_with_them(launched, monkeypatch):
     for count in range(4):
         x = torch.arange(6.0) + count
         launched.clear()
-        ((made,), _) = programs.together(TOGETHER, "kind", (x,), partial(do, x) if count < 2 else pytest.fail)
+        ((made,), _) = several_calls.together(TOGETHER, "kind", (x,), partial(do, x) if count < 2 else pytest.fail)
     assert [name for name, *_ in launched] == ["first", "second"]
     assert launched[1][2][2] == made.data_ptr()

@@ -86,10 +86,10 @@ BACKENDS = {
     ),
     "backends/fp4ref_cuda": (
         ("recording", "compile", "demands"),
-        ("buffers",),
+        ("buffers", "words"),
         ("launch", "checks", "plan"),
         ("maxima", "members", "randoms", "programs", "cublas"),
-        ("reading", "products", "per_tensor"),
+        ("reading", "products", "per_tensor", "several"),
         ("paths", "multiply"),
         ("grouped",),
         ("operations",),

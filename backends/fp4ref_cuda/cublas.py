@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from fp4ref.errors import BackendError
 from fp4ref_cuda.buffers import ALIGNMENT, Library
-from fp4ref_cuda.launch import arguments_at, capability, enter
+from fp4ref_cuda.launch import capability, enter
 from fp4ref_cuda.recording import Start
+from fp4ref_cuda.words import arguments_at
 
 R_32F, R_16BF, COMPUTE_32F = 0, 14, 68  # cudaDataType_t, cublasComputeType_t
 POINTER_MODE, TRANSPOSED_A, TRANSPOSED_B, EPILOGUE, BIAS_POINTER = 2, 3, 4, 7, 8  # cublasLtMatmulDescAttributes_t

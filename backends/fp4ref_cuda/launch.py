@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -17,12 +16,9 @@ from fp4ref_cuda import recording
 from fp4ref_cuda.buffers import Library, address
 from fp4ref_cuda.compile import CACHE, compile_all, cubin, is_cached, key, source, store, stored
 from fp4ref_cuda.recording import Launch, LoadedKernel, Shape, Start, Started
+from fp4ref_cuda.words import start_once
 
 FAMILY = {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)}  # targets whose conversions need the architecture's own variant
-WORD = (1 << 64) - 1
-END, BUFFER, SIZE = 0, 1, 2  # words of the driver's list that says where a launch's arguments are (CU_LAUNCH_PARAM_...)
-HEADER = 6  # words before the arguments: that list, and their size in bytes
-POINTERS = (1, HEADER), (3, HEADER - 1)  # words of the list, and those that they point to
 _current = threading.local()
 
 
@@ -225,15 +221,6 @@ def run(library: Library, start: Start, arguments: tuple[int, ...]) -> None:
     start_once(start, library.stream(), arguments)
 
 
-def start_once(start: Start, stream: int, arguments: Iterable[int]) -> None:
-    """Start something on a stream with arguments that nothing else reads."""
-    words = packed(arguments)
-    at = words.buffer_info()[0]
-    for position, of in POINTERS:
-        words[position] = at + 8 * of
-    start(stream, at)
-
-
 @lru_cache(maxsize=4096)
 def _ready(library: Library, name: str, prelude: str, shape: Shape, count: int) -> Start:
     """Return the function that starts a kernel, which is loaded here, with `count` arguments."""
@@ -244,18 +231,6 @@ def _ready(library: Library, name: str, prelude: str, shape: Shape, count: int) 
     except (RuntimeError, SystemError, TypeError) as failure:
         raise _failed(name, failure) from failure
     return starter(library, Launch(name, loaded, shape, (0,) * count))
-
-
-def packed(arguments: Iterable[int]) -> array[int]:
-    """Return arguments as words of 64 bits behind what the driver reads first, whose POINTERS are still to be set."""
-    words = [argument & WORD for argument in arguments]
-    return array("Q", [BUFFER, 0, SIZE, 0, END, 8 * len(words), *words])
-
-
-def arguments_at(at: int) -> list[int]:
-    """Return the arguments of a start."""
-    count = ctypes.c_uint64.from_address(at + 8 * (HEADER - 1)).value // 8
-    return list((ctypes.c_uint64 * count).from_address(at + 8 * HEADER))
 
 
 def float_bits(number: float) -> int:

@@ -40,9 +40,9 @@ from fp4ref_cuda.plan import (
     remember,
 )
 from fp4ref_cuda.products import finish_product
-from fp4ref_cuda.programs import together
 from fp4ref_cuda.randoms import random_bits
 from fp4ref_cuda.reading import bind_dequantize, convert_layout, dequantize
+from fp4ref_cuda.several import together
 
 __all__ = [
     "amax",

@@ -3,9 +3,6 @@
 The paths choose kernels, constants and grids from a call's record, from which arrays are given and from how these are
 aligned: a kind of call. The first call of a kind is recorded; every later one allocates and launches, nothing else.
 Only contiguous torch tensors on the current device have kinds: all others take the paths each time.
-
-`together` does the same for several calls, one after the other, whose results nothing but these calls and their caller
-reads: they become one program.
 """
 
 from __future__ import annotations
@@ -19,9 +16,10 @@ from typing import Any, NamedTuple
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers, recording
 from fp4ref_cuda.buffers import ALIGNMENT, FRESH, Library, itemsize
-from fp4ref_cuda.launch import HEADER, POINTERS, enter, packed, rehearsing
+from fp4ref_cuda.launch import enter, rehearsing
 from fp4ref_cuda.plan import Plan, last_plan, remember
-from fp4ref_cuda.recording import Address, Recording, Start, Started, View, recorded
+from fp4ref_cuda.recording import Address, Recording, Start, Started, Strided, recorded
+from fp4ref_cuda.words import HEADER, POINTERS, packed
 
 KEPT = 4096  # programs, at most
 
@@ -45,7 +43,7 @@ class Program(NamedTuple):
     records: tuple[Any, ...]
 
     def again(
-        self, inputs: Sequence[Any], starts: Sequence[int], views: Sequence[tuple[int, View]] = ()
+        self, inputs: Sequence[Any], starts: Sequence[int], views: Sequence[tuple[int, Strided]] = ()
     ) -> tuple[Any, ...]:
         """Serve another call of the kind. starts: addresses of its inputs, 0 for None. views: of its results."""
         enter(self.library)
@@ -65,17 +63,7 @@ class Program(NamedTuple):
         return tuple(results)
 
 
-class Several(NamedTuple):
-    """A program of several calls. views: of results by position. note: what the recorded call returned besides."""
-
-    program: Program
-    views: tuple[tuple[int, View], ...]
-    note: Any
-
-
 _programs: dict[Hashable, Program] = {}
-_several: dict[Hashable, Several | None] = {}  # None: met once, or not to be repeated
-_to_record: set[Hashable] = set()
 
 
 def serve(
@@ -91,8 +79,8 @@ def serve(
     calls of a kind share them. inputs: every array of the call, in an order of its own, with None for those that are
     not given.
     """
-    library = _library()
-    seen = None if library is None or recording.current() is not None else _seen(inputs, library.ordinal)
+    library = current_library()
+    seen = None if library is None or recording.current() is not None else seen_in(inputs, library.ordinal)
     if library is None or seen is None:  # what runs inside of `together` is recorded there
         return act()
     starts, kinds = seen
@@ -107,85 +95,11 @@ def serve(
     if noted.complete:
         if len(_programs) >= KEPT:
             _programs.clear()
-        _programs[kind] = _program(library, noted, slots, (call, *others))
+        _programs[kind] = program_of(library, noted, slots, (call, *others))
     return results
 
 
-def together(
-    call: Call, kind: Hashable, inputs: Sequence[Any], act: Callable[[], tuple[Sequence[Any], Any]]
-) -> tuple[Sequence[Any], Any]:
-    """Return what `act` returns, tensors and a note; from the third call of a kind on, by one program, with that note.
-
-    call: is remembered, so that all of a kind share it. kind: all that decides what `act` does on the device besides
-    the tensors' types, shapes, strides and addresses. inputs: every tensor that it reads; None for those not given.
-    `act` may call this backend's operations and make views; what else it computes with torch, reads from a tensor, or
-    draws at random leaves each call to itself. A call whose splits or shapes are new each time is never recorded.
-    """
-    library = _library()
-    seen = None if library is None or recording.current() is not None else _seen(inputs, library.ordinal, strided=True)
-    if library is None or seen is None:
-        return act()
-    starts, kinds = seen
-    key = "together", kind, id(call), library.ordinal, *kinds
-    if key in _several:
-        several = _several[key]
-        if several is not None:
-            return several.program.again(inputs, starts, several.views), several.note
-        if key not in _to_record:
-            return act()
-        _to_record.discard(key)
-        return _recorded(library, key, call, inputs, starts, act)
-    if len(_several) >= KEPT:
-        _several.clear()
-        _to_record.clear()
-    _several[key] = None
-    _to_record.add(key)
-    return act()
-
-
-def _recorded(
-    library: Library,
-    key: Hashable,
-    call: Call,
-    inputs: Sequence[Any],
-    starts: Sequence[int],
-    act: Callable[[], tuple[Sequence[Any], Any]],
-) -> tuple[Sequence[Any], Any]:
-    """Serve a call of several, and keep its program if another call can repeat it."""
-    noted = Recording(inputs, starts)
-    with recorded(noted), _watch(noted):
-        results, note = act()
-    places = [noted.place(each) for each in results]
-    if noted.complete:
-        program = _program(library, noted, tuple(slot for slot, _ in places), (call,))
-        views = tuple((at, view) for at, (_, view) in enumerate(places) if view is not None)
-        _several[key] = Several(program, views, note)
-    return results, note
-
-
-def _watch(noted: Recording) -> Any:
-    """Return a context in which torch's allocations are noted, and whatever else it computes ends the recording."""
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    aten = torch.ops.aten
-    allocates = {aten.empty.memory_format, aten.empty_strided.default, aten.new_empty.default}
-
-    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
-            if func in allocates:
-                dtype = str(result.dtype).removeprefix("torch.")
-                noted.allocated(result, result.data_ptr(), tuple(result.shape), dtype)
-                noted.complete &= result.is_contiguous()
-            elif not func.is_view:
-                noted.complete = False
-            return result
-
-    return Watch()  # type: ignore[no-untyped-call]
-
-
-def _program(library: Library, noted: Recording, slots: tuple[int | None, ...], records: tuple[Any, ...]) -> Program:
+def program_of(library: Library, noted: Recording, slots: tuple[int | None, ...], records: tuple[Any, ...]) -> Program:
     """Return the program of a recorded call. Memory that it did not return is allocated as one array, the last."""
     given = len(noted.arrays) - len(noted.allocations)
     places, allocators = {slot: (slot, 0) for slot in range(given)}, list[Callable[[], Any]]()
@@ -245,8 +159,8 @@ def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[..., tup
     The function takes all inputs, or the first one alone if no other is given. It returns None where no program can
     serve a call: another device is the current one, or no call with such addresses was recorded.
     """
-    library = _library()
-    if library is None or _seen(inputs, library.ordinal) is None:
+    library = current_library()
+    if library is None or seen_in(inputs, library.ordinal) is None:
         return None
     ordinal, fixed, device = library.ordinal, (operation, id(call), library.ordinal), buffers.current_device()
     known: dict[tuple[int, ...] | int, Program] = {}
@@ -264,7 +178,7 @@ def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[..., tup
             places = _places(starts)
         program = known.get(places)
         if program is None:
-            seen = _seen(inputs, ordinal)
+            seen = seen_in(inputs, ordinal)
             program = None if seen is None else _programs.get((*fixed, *seen[1]))
             if program is None:
                 return None
@@ -274,7 +188,7 @@ def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[..., tup
     return again
 
 
-def _seen(inputs: Sequence[Any], ordinal: int, *, strided: bool = False) -> tuple[list[int], list[Hashable]] | None:
+def seen_in(inputs: Sequence[Any], ordinal: int, *, strided: bool = False) -> tuple[list[int], list[Hashable]] | None:
     """Return the addresses of arrays, 0 for None, and all that a path can depend on; None if one has no kind.
 
     A path can depend on an array's place among the inputs, its type and shape, the remainder of its address, and on
@@ -312,6 +226,6 @@ def _places(starts: Sequence[int]) -> tuple[int, ...]:
     return tuple(remainders)
 
 
-def _library() -> Library | None:
+def current_library() -> Library | None:
     """Return torch on the current device; None where it is not loaded, or nothing is to run."""
     return None if "torch" not in sys.modules or rehearsing() else buffers.torch_on(buffers.current_device()())

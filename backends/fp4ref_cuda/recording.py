@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
-Start: TypeAlias = Callable[[int, int], None]  # of a stream, and of the address of what `launch.packed` made
+Start: TypeAlias = Callable[[int, int], None]  # of a stream, and of the address of what `words.packed` made
 
 
 class Address(int):
@@ -67,7 +67,7 @@ class Started(NamedTuple):
     arguments: tuple[int, ...]
 
 
-class View(NamedTuple):
+class Strided(NamedTuple):
     """A result that is another view of an array's memory: its sizes, strides and offset, in elements."""
 
     sizes: tuple[int, ...]
@@ -122,7 +122,7 @@ class Recording:
         self.complete &= found is not None
         return found
 
-    def place(self, result: Any) -> tuple[int | None, View | None]:
+    def place(self, result: Any) -> tuple[int | None, Strided | None]:
         """Return the number of the array that a tensor is, or is a view of with the array's type; and that view."""
         slot = next((slot for slot, array in enumerate(self.arrays) if array is result), None)
         if result is None or slot is not None:
@@ -132,7 +132,7 @@ class Recording:
         if slot < len(self.arrays) - len(self.allocations) or self.arrays[slot].dtype != result.dtype:
             self.complete = False
             return None, None
-        return slot, View(tuple(result.shape), result.stride(), result.storage_offset())
+        return slot, Strided(tuple(result.shape), result.stride(), result.storage_offset())
 
 
 _current = threading.local()

@@ -68,6 +68,7 @@ def sweep(text: str, name: str, size: int, tell: Tell, arguments: Sequence[int],
     from fp4ref_cuda.buffers import Library
     from fp4ref_cuda.compile import compile_cubin
     from fp4ref_cuda.recording import Launch, LoadedKernel, Shape
+    from fp4ref_cuda.words import start_once
 
     found = torch.tensor([0, -1], dtype=torch.int64, device="cuda")  # the largest number, without a sign
     numbers = torch.tensor(arguments or (0,), dtype=torch.int64, device="cuda")
@@ -81,7 +82,7 @@ def sweep(text: str, name: str, size: int, tell: Tell, arguments: Sequence[int],
     step = max(-(-size // native.PARTS), 4096)
     for first in range(start, start + size, step):
         stop = min(first + step, start + size)
-        launch.start_once(run, stream, (first, stop, *pointers))
+        start_once(run, stream, (first, stop, *pointers))
         torch.cuda.synchronize()
         tell((stop - start) / size)
     count, place = found.tolist()

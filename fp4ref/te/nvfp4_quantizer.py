@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fp4ref import api, registry
-from fp4ref.quantized import DirectionChoice, DirectionData, Directions, Quantized
+from fp4ref.quantized import DirectionData, Directions, Quantized
 from fp4ref.spec import Spec
 from fp4ref.te import rng, specifications, swizzle
 from fp4ref.te.capability import get_device_compute_capability
@@ -20,18 +20,12 @@ from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType, dtype_name
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix
-from fp4ref.te.nvfp4_settings import NVFP4Settings, require_settings
+from fp4ref.te.nvfp4_settings import DIRECTIONS_OF, NVFP4Settings, fast_choices, require_settings
 from fp4ref.te.nvfp4_storage import NVFP4TensorStorage, scale_shape
 from fp4ref.te.nvfp4_tensor import NVFP4Tensor
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import NVFP4BlockScaling, Recipe
 
-DIRECTIONS_OF: dict[tuple[bool, bool], DirectionChoice | None] = {
-    (True, True): "both",
-    (True, False): "row",
-    (False, True): "column",
-    (False, False): None,
-}
 NOTHING = DirectionData(None, None, None)
 _settings_of = attrgetter(*NVFP4Settings._fields)
 
@@ -88,7 +82,7 @@ class NVFP4Quantizer(Quantizer):
     def spec(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Spec:
         """Return the specification of the bytes of a tensor of this type and shape. Rules: TEL-3."""
         search = self.nvfp4_use_4over6
-        fast, float16_errors = self._fast_choices()
+        fast, float16_errors = fast_choices(self)
         aligned = not (math.prod(shape[:-1]) % 32 or shape[-1] % 32)
         return specifications.nvfp4(
             signs=self.rht_matrix_random_sign_mask_t if self.with_rht else None,
@@ -100,13 +94,6 @@ class NVFP4Quantizer(Quantizer):
             float16_errors=float16_errors,
             fast=fast and dtype is torch.bfloat16 and aligned,
         )
-
-    def _fast_choices(self) -> tuple[bool, bool]:
-        """Return whether the process asks for fast arithmetic, and for errors in float16, where these settings can."""
-        search = self.nvfp4_use_4over6
-        plain = not (self.with_rht or self.with_2d_quantization or search)
-        flag = specifications.environment_flag
-        return plain and flag("NVTE_USE_FAST_MATH"), search and flag("NVTE_NVFP4_4OVER6_ERR_USE_FAST_MATH")
 
     def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
         """Raise unless the settings fit each other, and a tensor's shape and dtype. Rules: TEL-3, TEL-23, TEL-34."""
@@ -186,7 +173,7 @@ class NVFP4Quantizer(Quantizer):
         """Return the settings, those of the process too; None where amaxes are reduced, and for other classes."""
         if self.with_amax_reduction or type(self) is not NVFP4Quantizer:
             return None
-        process = *self._fast_choices(), get_device_compute_capability()
+        process = *fast_choices(self), get_device_compute_capability()
         return NVFP4Quantizer, _settings_of(self), self.rht_matrix_random_sign_mask_t, *process, *self.lasting
 
     def draw(self, tensor: Tensor) -> tuple[Tensor | None, Tensor | None] | None:

@@ -8,10 +8,18 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fp4ref.quantized import DirectionChoice
 from fp4ref.te import specifications
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
+
+DIRECTIONS_OF: dict[tuple[bool, bool], DirectionChoice | None] = {
+    (True, True): "both",
+    (True, False): "row",
+    (False, True): "column",
+    (False, False): None,
+}
 
 
 class NVFP4Settings(NamedTuple):
@@ -29,6 +37,14 @@ class NVFP4Settings(NamedTuple):
     nvfp4_use_4over6: bool
     nvfp4_e4m3_max: int
     nvfp4_4over6_err_mode: str
+
+
+def fast_choices(q: Any) -> tuple[bool, bool]:
+    """Return whether the process asks for fast arithmetic, and for errors in float16, where a quantizer has them."""
+    search = q.nvfp4_use_4over6
+    plain = not (q.with_rht or q.with_2d_quantization or search)
+    flag = specifications.environment_flag
+    return plain and flag("NVTE_USE_FAST_MATH"), search and flag("NVTE_NVFP4_4OVER6_ERR_USE_FAST_MATH")
 
 
 @lru_cache(maxsize=4096)

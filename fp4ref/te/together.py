@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
-import torch
-
 from fp4ref.te import debug
+from fp4ref.te.device_product import PLAIN
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
 from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
@@ -58,10 +57,10 @@ def together(kind: Hashable | None, inputs: Sequence[Any], act: Callable[..., tu
 
 
 def kinds(quantizers: Iterable[Any]) -> tuple[Hashable, ...] | None:
-    """Return the kinds of quantizers, None among them for no quantizer; None if one of them has no kind."""
+    """Return the kinds of quantizers that make storage, None among them for no quantizer; None if one has no kind."""
     found: list[Hashable] = []
     for each in quantizers:
-        kind = None if each is None else each.kind()
+        kind = each.kind() if each is not None and each.internal else None
         if kind is None and each is not None:
             return None
         found.append(kind)
@@ -77,7 +76,7 @@ def _opened(values: Iterable[Any]) -> tuple[list[Any], list[Hashable]] | None:
             held = each.__dict__
             tensors += [held[name] for name in each.BUFFERS]
             forms.append((type(each), each._dtype, role_of(each), *[getattr(each, name) for name in each.SETTINGS]))
-        elif each is None or (isinstance(each, torch.Tensor) and not isinstance(each, QuantizedTensorStorage)):
+        elif each is None or type(each) in PLAIN:
             tensors.append(each)
             forms.append(None)
         else:

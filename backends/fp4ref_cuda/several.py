@@ -1,0 +1,103 @@
+"""Several calls as one program: what they did on the device in turn, done again by later ones of their kind.
+
+Nothing but these calls and their caller reads what each of them left, and torch computes nothing in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+from fp4ref.registry import Call
+from fp4ref_cuda import recording
+from fp4ref_cuda.buffers import Library
+from fp4ref_cuda.programs import KEPT, Program, current_library, program_of, seen_in
+from fp4ref_cuda.recording import Recording, Strided, recorded
+
+
+class Several(NamedTuple):
+    """A program of several calls. views: of results by position. note: what the recorded call returned besides."""
+
+    program: Program
+    views: tuple[tuple[int, Strided], ...]
+    note: Any
+
+
+_several: dict[Hashable, Several | None] = {}  # None: met once, or not to be repeated
+_to_record: set[Hashable] = set()
+
+
+def together(
+    call: Call, kind: Hashable, inputs: Sequence[Any], act: Callable[[], tuple[Sequence[Any], Any]]
+) -> tuple[Sequence[Any], Any]:
+    """Return what `act` returns, tensors and a note; from the third call of a kind on, by one program, with that note.
+
+    call: is remembered, so that all of a kind share it. kind: all that decides what `act` does on the device besides
+    the tensors' types, shapes, strides and addresses. inputs: every tensor that it reads; None for those not given.
+    `act` may call this backend's operations and make views; what else it computes with torch, reads from a tensor, or
+    draws at random leaves each call to itself. A call whose splits or shapes are new each time is never recorded.
+    """
+    library = current_library()
+    seen = (
+        None if library is None or recording.current() is not None else seen_in(inputs, library.ordinal, strided=True)
+    )
+    if library is None or seen is None:
+        return act()
+    starts, kinds = seen
+    key = "together", kind, id(call), library.ordinal, *kinds
+    if key in _several:
+        several = _several[key]
+        if several is not None:
+            return several.program.again(inputs, starts, several.views), several.note
+        if key not in _to_record:
+            return act()
+        _to_record.discard(key)
+        return _recorded(library, key, call, inputs, starts, act)
+    if len(_several) >= KEPT:
+        _several.clear()
+        _to_record.clear()
+    _several[key] = None
+    _to_record.add(key)
+    return act()
+
+
+def _recorded(
+    library: Library,
+    key: Hashable,
+    call: Call,
+    inputs: Sequence[Any],
+    starts: Sequence[int],
+    act: Callable[[], tuple[Sequence[Any], Any]],
+) -> tuple[Sequence[Any], Any]:
+    """Serve a call of several, and keep its program if another call can repeat it."""
+    noted = Recording(inputs, starts)
+    with recorded(noted), _watch(noted):
+        results, note = act()
+    places = [noted.place(each) for each in results]
+    if noted.complete:
+        program = program_of(library, noted, tuple(slot for slot, _ in places), (call,))
+        views = tuple((at, view) for at, (_, view) in enumerate(places) if view is not None)
+        _several[key] = Several(program, views, note)
+    return results, note
+
+
+def _watch(noted: Recording) -> Any:
+    """Return a context in which torch's allocations are noted, and whatever else it computes ends the recording."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    aten = torch.ops.aten
+    allocates = {aten.empty.memory_format, aten.empty_strided.default, aten.new_empty.default}
+
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if func in allocates:
+                dtype = str(result.dtype).removeprefix("torch.")
+                noted.allocated(result, result.data_ptr(), tuple(result.shape), dtype)
+                noted.complete &= result.is_contiguous()
+            elif not func.is_view:
+                noted.complete = False
+            return result
+
+    return Watch()  # type: ignore[no-untyped-call]
