@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import entry_points
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from fp4ref.errors import DomainError, UnknownNameError
 from fp4ref.modules import load_module
@@ -40,8 +40,12 @@ Value = TypeVar("Value", bound=Nameable)
 class Names(Mapping[str, Value]):
     """Values of one kind by name, each with a note that says where it comes from.
 
+    changes: how often a name of any kind got another value, or lost its own.
+
     Rules: SPC-4.
     """
+
+    changes: ClassVar[int] = 0
 
     def __init__(self, kind: str, advice: str = "") -> None:
         self.kind = kind
@@ -59,6 +63,7 @@ class Names(Mapping[str, Value]):
         """
         if self._values.get(value.name, value) != value:
             raise DomainError("register", f"{self.kind} {value.name} twice with other settings", "a new name", "SPC-4")
+        Names.changes += 1
         self._values[value.name] = value
         self._sources[value.name] = source
         self._other_names |= dict.fromkeys(also, value.name)
@@ -66,6 +71,7 @@ class Names(Mapping[str, Value]):
 
     def forget(self, name: str) -> None:
         """Remove a value and its other names, as a test does at its end."""
+        Names.changes += 1
         del self._values[name], self._sources[name]
         self._other_names = {other: of for other, of in self._other_names.items() if of != name}
 

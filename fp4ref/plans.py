@@ -6,7 +6,7 @@ A kind is everything but the bytes: specification, layouts, types, shapes, devic
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -125,26 +125,26 @@ def repeating(
         row, column = (dict(zip(names, bound, strict=True)).get(name) for name in DIRECTIONS)
         return lambda x, *_: Quantized(*record, row and row(x), column and column(x))
 
-    are_apart = apart(_arrays(x, given))
+    are_apart = apart(_arrays(x, [[each[name] for name in names] for each in given]))
 
     def again(x: Any, amax: Any, random_bits: Any, out: Quantized | None) -> Quantized:
-        parts = [{name: _of_direction(each, name) for name in names} for each in (amax, random_bits, out)]
+        parts = [[_of_direction(each, name) for name in names] for each in (amax, random_bits, out)]
         if out is not None and not are_apart(_arrays(x, parts)):
             taken = {**by_direction("amax", amax), **by_direction("random_bits", random_bits)}
             require_apart("quantize", parts_of(out, names), {"x": x, **taken})
-        results = {
-            name: repeat(x, *_given_to(call, parts))
-            for name, repeat, (call, _) in zip(names, bound, planned.steps, strict=False)
-        }
-        return Quantized(*record, *results["row"]) if together else Quantized(*record, **results)
+        if together:
+            return Quantized(*record, *bound[0](x, *[Directions(*each) for each in parts]))
+        results = [repeat(x, *each) for repeat, each in zip(bound, zip(*parts, strict=True), strict=True)]
+        return Quantized(*record, **dict(zip(names, results, strict=True)))
 
     return again
 
 
-def _arrays(x: Any, given: Sequence[Mapping[Direction, Any]]) -> list[Any]:
-    """Return all arrays of a call: x, and maxima, random bytes and buffers of its directions."""
-    amax, random_bits, buffers = ([part for part in each.values() if part is not None] for each in given)
-    return [x, *amax, *random_bits, *[part for data in buffers for part in data if part is not None]]
+def _arrays(x: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return all arrays of a call: x, and maxima, random bytes and buffers, each with one for every direction."""
+    amax, random_bits, buffers = parts
+    found = [x, *[part for part in (*amax, *random_bits) if part is not None]]
+    return found + [part for data in buffers if data is not None for part in data if part is not None]
 
 
 def _of_direction(value: Any, name: Direction) -> Any:

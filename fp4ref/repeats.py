@@ -26,11 +26,15 @@ KEPT = 4096  # functions, at most
 
 
 class Repeat(NamedTuple):
-    """A function that serves calls of one kind, and what was registered when it was made: backends and values."""
+    """A function that serves calls of one kind, and what was registered when it was made: backends and values.
+
+    changes: of names, when these values were last looked up.
+    """
 
     function: Callable[..., Any]
     backends: dict[str, Backend]
     values: tuple[tuple[Names[Any], str, Any], ...]
+    changes: int
 
     @property
     def current(self) -> bool:
@@ -106,7 +110,11 @@ def find(key: Hashable) -> Callable[..., Any] | None:
         return None
     if found is None or found.backends is not registry.backends():
         return None
-    return found.function if not found.values or found.current else None
+    if found.changes != Names.changes:
+        if not found.current:
+            return None
+        _repeats[key] = found._replace(changes=Names.changes)
+    return found.function
 
 
 def keep(key: Hashable, function: Callable[..., Any] | None, *layouts: str, spec: Spec | str | None = None) -> None:
@@ -121,4 +129,4 @@ def keep(key: Hashable, function: Callable[..., Any] | None, *layouts: str, spec
     values: list[tuple[Names[Any], str, Any]] = [(LAYOUTS, name, LAYOUTS[name]) for name in layouts]
     if isinstance(spec, str):
         values.append((PROFILES, spec, PROFILES[spec]))
-    _repeats[key] = Repeat(function, registry.backends(), tuple(values))
+    _repeats[key] = Repeat(function, registry.backends(), tuple(values), Names.changes)
