@@ -126,7 +126,7 @@ def others(target):
     yield "transform", prelude(profiles["nvfp4-rht"], "bfloat16"), False
     yield "fused_amax", prelude(profiles["nvfp4-rht"], "bfloat16", "tiled_128x4"), False
     for kind in (0, 1, 2):
-        yield "amax", prelude(profiles["nvfp4-rht"], "bfloat16", KIND=kind), False
+        yield "amax", prelude(profiles["nvfp4-rht"], "bfloat16", KIND=kind, EARLY=not kind), False
     yield "amax_finish", "", False
     for out, inverse in (("bfloat16", False), ("float32", True)):
         yield "dequantize", prelude(profiles["nvfp4-rht"], "bfloat16", out=out, INVERSE=inverse), False
@@ -261,7 +261,7 @@ def test_builds_that_flush_or_contract_are_refused(monkeypatch):
     assert "--fmad=false" in compiling.options("sm_90")
     monkeypatch.setattr(compiling, "options", lambda target: (f"--gpu-architecture={target}", "--use_fast_math"))
     with pytest.raises(BackendError, match="NUM-1"):
-        compiling.compile_cubin(compiling.source("amax", prelude(fp4ref.NVFP4, KIND=0)), "sm_90")
+        compiling.compile_cubin(compiling.source("amax", prelude(fp4ref.NVFP4, KIND=0, EARLY=True)), "sm_90")
 
 
 @compiled

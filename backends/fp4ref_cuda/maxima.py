@@ -39,7 +39,7 @@ def fill(call: Call, on: Operands) -> tuple[str, ...]:
             ran += ("amax",)
         else:
             if kind == 2 or shared is None:
-                partials, parts, width = partial(call, on, kind)
+                partials, parts, width = partial(call, on, kind, early=False)
                 ran += ("amax",)
                 shared = partials if kind == 0 else shared
             grid = (-(-max(width, 1) // 256), on.count)
@@ -75,19 +75,23 @@ def given_amax(value: Any, like: Any, library: Library) -> Any:
     return value
 
 
-def _text(call: Call, kind: int) -> str:
-    return prelude(call.required, call.source, KIND=kind)
+def _text(call: Call, kind: int, *, early: bool) -> str:
+    return prelude(call.required, call.source, KIND=kind, EARLY=early)
 
 
 def _by_row(call: Call, on: Operands, out: Any) -> None:
     rows, columns = call.sizes
     if rows:
         arguments = (pointer(on.x), rows, columns, 0, pointer(out), on.flag)
-        launch(on.library, "amax", _text(call, 1), (-(-rows // 8),), arguments)
+        launch(on.library, "amax", _text(call, 1, early=False), (-(-rows // 8),), arguments)
 
 
-def partial(call: Call, on: Operands, kind: int = 0) -> tuple[Any, int, int]:
-    """Find partial maxima [count, parts, width] of the whole or of every column."""
+def partial(call: Call, on: Operands, kind: int = 0, *, early: bool = True) -> tuple[Any, int, int]:
+    """Find partial maxima [count, parts, width] of the whole or of every column.
+
+    early: ask for the first lines of x while the kernel before ends: faster with one that quantizes behind it, slower
+    without.
+    """
     (rows, columns), library, count = call.sizes, on.library, on.count
     wanted = max(multiprocessors(library.ordinal) * 8 // count, 1)
     if kind == 0:
@@ -102,5 +106,5 @@ def partial(call: Call, on: Operands, kind: int = 0) -> tuple[Any, int, int]:
         grid = (across, down, count)
     partials = library.empty((max(count * parts * width, 1),), "int32")
     arguments = (pointer(on.x), rows, columns, pointer(on.members), pointer(partials), on.flag)
-    launch(library, "amax", _text(call, kind), grid, arguments)
+    launch(library, "amax", _text(call, kind, early=early), grid, arguments)
     return partials, parts, width

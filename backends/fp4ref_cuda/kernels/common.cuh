@@ -4,7 +4,6 @@
 
 #define DEVICE static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
-#define UNROLL4 _Pragma("unroll 4")
 
 using byte = unsigned char;
 using index_t = long long;
