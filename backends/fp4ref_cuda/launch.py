@@ -207,7 +207,7 @@ def launch(
         _current.rehearsal[name, prelude, target(library.ordinal)] = None
         return
     shape = Shape(grid, block, shared, True)
-    run(library, _ready(library, name, prelude, shape, len(arguments)), arguments)
+    run(library, ready(library, name, prelude, shape, len(arguments)), arguments)
 
 
 def run(library: Library, start: Start, arguments: tuple[int, ...]) -> None:
@@ -222,7 +222,7 @@ def run(library: Library, start: Start, arguments: tuple[int, ...]) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _ready(library: Library, name: str, prelude: str, shape: Shape, count: int) -> Start:
+def ready(library: Library, name: str, prelude: str, shape: Shape, count: int) -> Start:
     """Return the function that starts a kernel, which is loaded here, with `count` arguments."""
     try:
         enter(library)
