@@ -126,9 +126,9 @@ def test_ties_of_e2m1():
 
 
 def holds(condition, m):
-    """True if m meets a condition such as 0.25 < m < 0.75."""
+    """True if a magnitude meets a condition such as 0.25 < abs(y) < 0.75."""
     words = condition.split()
-    values = [m if word == "m" else float(word) for word in words[::2]]
+    values = [m if word == "abs(y)" else float(word) for word in words[::2]]
     pairs = zip(values, words[1::2], values[1:], strict=False)
     return all(a <= b if sign == "<=" else a < b for a, sign, b in pairs)
 

@@ -252,7 +252,7 @@ def test_formulas_and_clauses_of_layouts():
             form = fp4ref.Layout("it", f"m(32,*) k(4,*): k0 m0 k1 m1; {text}")
             assert fp4ref.Layout("it", form.text) == form
             assert text in form.text or text == "pad m"  # it changes nothing, so no text is printed for it
-    assert set(re.findall(r"\d+", clauses["`unit N`"])) == {"1", "2", "4", "6", "8", "16", "32"}
+    assert set(re.findall(r"\d+", clauses["`unit w`"])) == {"1", "2", "4", "6", "8", "16", "32"}
     for unit in (1, 2, 4, 6, 8, 16, 32):
         assert fp4ref.Layout("it", f"m(*) k(*): k0 m0; unit {unit}").unit == unit
     assert fp4ref.Layout("it", "n(*) h(*): h0 n0; base 17*h").offset(0, 0, rows=2, columns=3) == 17 * 3
