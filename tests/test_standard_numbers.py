@@ -222,6 +222,16 @@ def test_equations_of_numbers_hold():
     assert len(found) >= 8
 
 
+def test_each_symbol_is_in_the_chapters_that_its_row_names():
+    rows = tables(chapter("00").split("## Symbols")[1])[0][1:]
+    for symbols, _, chapters in rows:
+        for number in chapters.split(", "):
+            words = set(re.findall(r"\w+", chapter(number)))
+            assert words & set(symbols.split(", ")), (symbols, number)
+    singles = [name for symbols, *_ in rows for name in symbols.split(", ")]
+    assert len(singles) == len(set(singles)) > 30
+
+
 def special_rows():
     return {row[0]: row[1:] for row in tables(chapter("00").split("## Special values")[1])[0][1:]}
 

@@ -170,7 +170,7 @@ def test_parts_and_intervals_of_random_bits():
             got = fp4ref.random_bits((rows, columns), **call)
             assert got.ravel()[:4].tolist() == codes_of(re.search("`(.*?)`", result)[1])
     for test, trials, probability, level, interval in rows_of("SR-11"):
-        alpha = 10.0 ** int(level.split("^")[1])
+        alpha = float(number_of(level.split("^")[0])) ** int(level.split("^")[1])
         if test == "one bin":
             chance = float(number_of(probability))
             found = binomial.interval(int(trials), chance, chance, alpha)
