@@ -243,6 +243,16 @@ def test_formulas_by_hand():
     assert formulas.value("fma(a, b, c)", dict.fromkeys("abc", F([1 + 2**-23])))[0] == F(2 + 3 * 2**-23 + 2**-46)
 
 
+def test_the_index_of_chapters_has_the_prefixes_of_each():
+    text = (spec_root() / "README.md").read_text("utf-8")
+    listed = dict(re.findall(r"\| \[\d\d\]\((.*?)\) \| (.*?) \|", text))
+    found = {}
+    for path in rules.chapters(spec_root()):
+        first = rules.FIRST_LINE.fullmatch(path.read_text("utf-8").splitlines()[0])
+        found[path.relative_to(spec_root()).as_posix()] = first["prefixes"]
+    assert listed == found
+
+
 @pytest.mark.parametrize("page", ["README.md", "VERSIONS.md"])
 def test_every_point_that_a_page_of_the_standard_names_is_there(page):
     spec = spec_root()
