@@ -40,6 +40,6 @@ def nearest_float32(value: Any) -> np.float32:
         magnitude = abs(int(value))
         shift = max(0, magnitude.bit_length() - 32)
         kept = magnitude >> shift | (magnitude != magnitude >> shift << shift)
-        value = math.ldexp(kept if value > 0 else -kept, min(shift, 900))
+        value = math.ldexp(kept if value > 0 else -kept, min(shift, 900))  # type: ignore[operator]
     with np.errstate(over="ignore"):
         return F(value)

@@ -11,11 +11,11 @@ from fp4ref.packings import CANONICAL
 from fp4ref.quantized import DIRECTIONS
 from fp4ref.spec import SPEC_VERSION, Granularity, Spec
 
-LEVELS = {
-    "quantize": {"row": "quantize, row", "column": "quantize, both directions"},
-    "dequantize": dict.fromkeys(DIRECTIONS, "dequantize"),
-    "to_layout": dict.fromkeys(DIRECTIONS, "layouts"),
-    "gemm": dict.fromkeys(DIRECTIONS, "gemm"),
+LEVELS = {  # of the row direction, and of the column direction
+    "quantize": ("quantize, row", "quantize, both directions"),
+    "dequantize": ("dequantize", "dequantize"),
+    "to_layout": ("layouts", "layouts"),
+    "gemm": ("gemm", "gemm"),
 }
 
 
@@ -27,7 +27,7 @@ def cited(spec: Spec, declared: Declaration) -> dict[str, list[str]]:
     levels = LEVELS.get(declared.operation)
     if levels is None:
         return {}
-    found = {levels[declared.direction]: [*_left_out(spec, declared)]}
+    found = {levels[DIRECTIONS.index(declared.direction)]: [*_left_out(spec, declared)]}
     if spec.stochastic and declared.operation == "quantize":
         given = "random_bits" in declared.inputs
         found["stochastic"] = [] if given else ["random bits that are given"]
