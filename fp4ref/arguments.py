@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from functools import lru_cache
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from fp4ref import arrays, packing
 from fp4ref.errors import DomainError, DTypeError, ShapeError
+from fp4ref.formats import is_number, nearest_float32
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import Layout, layout
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized, matrix_shape
@@ -99,15 +101,18 @@ def given_amax(value: Any, spec: Spec, shape: tuple[int, int]) -> Any:
         return None
     if spec.global_scale is Granularity.NONE:
         raise DomainError("quantize", f"amax for {spec.name}", "a spec with a global scale", "GLB-6")
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if is_number(value):
         value = _number(value)
+    elif not hasattr(value, "shape") and not hasattr(value, "__dlpack__"):
+        raise DTypeError("quantize", f"amax of type {type(value).__name__}", "a number or an array", "GLB-4")
     else:
         arrays.require_array("quantize: amax", value)
     on_device = arrays.device_of(value) != "cpu"
     array = value if on_device or isinstance(value, np.generic) else arrays.to_numpy("quantize", value)
     dtype = arrays.dtype_name(array)
     if dtype not in ({"float32"} if on_device else arrays.INPUT_DTYPES):
-        raise DTypeError("quantize", f"amax of dtype {dtype}", "float32", "GLB-4")
+        taken = "float32" if on_device else "float32, bfloat16 or float16"
+        raise DTypeError("quantize", f"amax of dtype {dtype}", taken, "GLB-4")
     count = shape[0] if spec.global_scale is Granularity.ROW else 1
     if tuple(array.shape) not in {(count,), (count, 1), () if count == 1 else (count,)}:
         raise ShapeError("quantize", f"amax of shape {list(array.shape)}", f"[{count}]", "GLB-4")
@@ -120,17 +125,13 @@ def given_amax(value: Any, spec: Spec, shape: tuple[int, int]) -> Any:
     return np.abs(flat)  # -0 is 0
 
 
-def _number(value: float) -> np.float32:
+def _number(value: Any) -> np.float32:
     """Round a number to the float32 amax that it stands for. Rules: GLB-4, GLB-8."""
     if value < 0 or value != value:  # noqa: PLR0124 - NaN; before rounding, which makes a small negative number -0
         raise DomainError("quantize", f"amax {value}", ">= 0 and not NaN", "GLB-4")
-    try:
-        with np.errstate(over="ignore"):
-            rounded = np.float32(value)
-    except OverflowError:  # an integer beyond float64
-        rounded = np.float32(np.inf)
+    rounded = nearest_float32(value)
     if np.isinf(rounded) and value != float("inf"):
-        shown = f"{value:g}" if isinstance(value, float) else f"of {value.bit_length()} bits"
+        shown = f"of {int(value).bit_length()} bits" if isinstance(value, numbers.Integral) else f"{value:g}"
         raise DomainError("quantize", f"amax {shown}", "a number that float32 holds, or infinity", "GLB-4")
     return rounded
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
-
 from fp4ref import arguments, arrays, registry
 from fp4ref.arithmetic import dequantized_te, product
 from fp4ref.errors import DomainError, DTypeError, ShapeError
-from fp4ref.formats import E4M3, E8M0, UE4M3, F
+from fp4ref.formats import E4M3, E8M0, UE4M3, is_number, nearest_float32
 from fp4ref.layout import layout
 from fp4ref.operands import AlphaRule, Epilogue, Operand
 from fp4ref.quantized import DIRECTIONS, Direction, Quantized
@@ -203,7 +201,7 @@ def _epilogue(
     to = arrays.output_dtype("gemm", dtype)
     if alpha_rule not in tuple(AlphaRule):
         raise DomainError("gemm", f"alpha_rule {alpha_rule!r}", f"one of {', '.join(AlphaRule)}", "GEM-6")
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.floating)):
+    if not is_number(alpha):
         raise DTypeError("gemm", f"alpha of type {type(alpha).__name__}", "a number", "GEM-19")
     (rows, _), (columns, _) = (operand.shape for operand in operands)
     device = arrays.device_of(operands[0].data.data)
@@ -221,5 +219,4 @@ def _epilogue(
             raise ShapeError("gemm", f"{name} of shape {list(value.shape)}", f"{list(shape)}", "GEM-19")
         if arrays.device_of(value) != device:
             raise DomainError("gemm", f"{name} on {arrays.device_of(value)} and a on {device}", "one device", "GEM-19")
-    with np.errstate(over="ignore"):
-        return Epilogue(F(alpha), bias, accumulate, to, AlphaRule(alpha_rule))
+    return Epilogue(nearest_float32(alpha), bias, accumulate, to, AlphaRule(alpha_rule))

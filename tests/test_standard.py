@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
@@ -80,19 +81,38 @@ def test_rules_since_a_version(monkeypatch):
     monkeypatch.setattr(rules, "read", lambda: index)
     record = json.loads(CliRunner().invoke(command, ["FOS", "--since", "0.1", "--json"]).output)
     assert record["added"] == ["FOS-8"]
-    assert [change["rule"] for change in record["changes"]] == ["FOS-1", "FOS-3", "FOS-5", "FOS-8", "FOS-7"]
+    changed = [change["rule"] for change in record["changes"] if change["version"] == "1.0"]
+    assert changed == ["FOS-1", "FOS-3", "FOS-5", "FOS-8", "FOS-7"]
     assert "290 of 192,000" in record["changes"][0]["bytes"]
     assert "1.0  new  FOS-8 ·" in CliRunner().invoke(command, ["FOS", "--since", "0.1"]).output
-    assert CliRunner().invoke(command, ["--since", "1.0", "--json"]).output == '{\n "added": [],\n "changes": []\n}\n'
+    assert CliRunner().invoke(command, ["--since", "1.1", "--json"]).output == '{\n "added": [],\n "changes": []\n}\n'
+    assert "1.1  correction  RES-3: " in CliRunner().invoke(command, ["RES", "--since", "1.0"]).output
     assert "version '9', need one of 0.1, 1.0, 1.1" in str(CliRunner().invoke(command, ["--since", "9"]).exception)
     assert "since: 0.1" in CliRunner().invoke(command, ["E2M1-3"]).output
     spec = spec_root()
     assert history.gaps(index.rules, spec) == []
-    assert history.gaps(set(index.rules) - {"FOS-1"}, spec) == [
-        "history.json: FOS-1 is in the history and in no chapter"
-    ]
+    fewer = {name: rule for name, rule in index.rules.items() if name != "FOS-1"}
+    assert history.gaps(fewer, spec) == ["history.json: FOS-1 is in the history and in no chapter"]
     *closed, draft = history.versions()
     assert (closed[-1].version, closed[-1].draft, draft.draft) == (SPEC_VERSION, False, True)
+    volume_1 = {path.stem for path in spec_root().glob("[0-9][0-9]-*.md")}
+    known = {name for name, rule in index.rules.items() if rule.chapter in volume_1}
+    assert set(closed[-1].texts) == {name for name in known if history.first_version(name) != draft.version}
+
+
+def test_a_changed_rule_needs_a_line_in_the_history():
+    known, draft = rules.defined(), history.versions()[-1]
+    same, said = known["BLK-4"], draft.changes[0].rule
+    for text in (
+        f"{same.text}\n> Why: a reason is no part of the rule.",
+        same.text.replace("shall be computed", "shall\nbe computed"),
+    ):
+        assert history.gaps(known | {same.id: dataclasses.replace(same, text=text)}, spec_root()) == []
+    for rule in (same, known[said]):
+        for change in ({"text": rule.text.replace("shall", "may")}, {"title": "Another"}):
+            found = history.gaps(known | {rule.id: dataclasses.replace(rule, **change)}, spec_root())
+            line = f"history.json: {rule.id} changed since {SPEC_VERSION}, and no later version says how"
+            assert found == ([] if rule.id == said else [line])
 
 
 CHAPTER = """# 01 · Things (AAA)
@@ -221,6 +241,16 @@ def test_formulas_by_hand():
     assert formulas.value("min(1 / a, FLT_MAX)", {"a": F(0)}) == np.finfo(F).max
     assert np.signbit(formulas.value("fma(a, 1, +0)", {"a": F(-0.0)})) == False  # noqa: E712
     assert formulas.value("fma(a, b, c)", dict.fromkeys("abc", F([1 + 2**-23])))[0] == F(2 + 3 * 2**-23 + 2**-46)
+
+
+def test_the_index_of_chapters_has_the_prefixes_of_each():
+    text = (spec_root() / "README.md").read_text("utf-8")
+    listed = dict(re.findall(r"\| \[\d\d\]\((.*?)\) \| (.*?) \|", text))
+    found = {}
+    for path in rules.chapters(spec_root()):
+        first = rules.FIRST_LINE.fullmatch(path.read_text("utf-8").splitlines()[0])
+        found[path.relative_to(spec_root()).as_posix()] = first["prefixes"]
+    assert listed == found
 
 
 @pytest.mark.parametrize("page", ["README.md", "VERSIONS.md"])

@@ -136,7 +136,7 @@ def test_views_that_a_library_negates():
 @pytest.mark.example("SR-9")
 def test_bytes_of_the_two_directions():
     (own, row, column), (_, _, same) = rows_of("SR-9")
-    assert (own, row, column) == ("SR-7", "u even", "u odd")
+    assert (own, row, column) == ("SR-7", "place even", "place odd")
     seed, stream = 5, 9
     for d, u in (("row", 2 * stream), ("column", 2 * stream + 1)):
         words = philox.philox4x32(np.uint32([[0, 0, u, 0]]), np.uint32([[seed, 0]])).astype("<u4")

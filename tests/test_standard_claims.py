@@ -175,13 +175,13 @@ def test_widths_and_spare_bits_of_packings():
     assert {packing.pack(np.uint8([[63]]), formats.E2M3)[0, 0] >> 6} == {int(word) for word in spare[1:]}
     assert {packing.pack(np.uint8([[63] * 2]), formats.E2M3)[0, 1] >> 4} == {int(word) for word in spare[1:]}
     first, last, rest = found(
-        r"takes bits `(u \* N)` to `(u \* N \+ N - \d)` of .*? that no unit takes are (\d)\.", "PACK-7"
+        r"takes bits `(u \* w)` to `(u \* w \+ w - \d)` of .*? that no unit takes are (\d)\.", "PACK-7"
     )
     (between,) = found(r"between the rows are spare and (\d),", "PACK-10")
     for width, bits_of_row in ((4, 12), (6, 18), (8, 24)):
         form = packings.CANONICAL_OF[width]
         for u in range(3):
-            names = {"u": u, "N": width}
+            names = {"u": u, "w": width}
             low, high = (eval(text, {"__builtins__": {}}, names) for text in (first, last))
             byte, bit = packings.bit_of(form, (2, 3), 0, u)
             assert (8 * byte + bit, high - low + 1) == (low, width)
@@ -567,7 +567,7 @@ def test_zeros_and_limits_of_products():
     kept = found(r"is absent, so that (-\d) stays (-\d)\.", "GEM-8")
     assert [bits(product([-1e-38], [1e-38])[0, 0])] * 2 == [bits(float(word)) for word in kept]
     total, limit, *factors, least = found(
-        r"`?total < \d\^\d+`?;.*?total < (\d)\^(\d+) and gamma .*? within (\d) \+- u; .*? "
+        r"`?total < \d\^\d+`?;.*?total < (\d)\^(\d+) and gamma .*? within (\d) \+- eps; .*? "
         r"within (\d) \+- gamma .*? less than (\d\^-\d+) each",
         "GEM-11",
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -126,9 +127,9 @@ def test_ties_of_e2m1():
 
 
 def holds(condition, m):
-    """True if m meets a condition such as 0.25 < m < 0.75."""
+    """True if a magnitude meets a condition such as 0.25 < abs(y) < 0.75."""
     words = condition.split()
-    values = [m if word == "m" else float(word) for word in words[::2]]
+    values = [m if word == "abs(y)" else float(word) for word in words[::2]]
     pairs = zip(values, words[1::2], values[1:], strict=False)
     return all(a <= b if sign == "<=" else a < b for a, sign, b in pairs)
 
@@ -399,8 +400,39 @@ def test_a_callers_amax_by_the_tables():
             low, high = q.row.data[0, 0] & 15, q.row.data[0, 0] >> 4
             assert [low, high, high] == codes_of(codes.removesuffix(" ..."))
     for given, stored in read("GLB-8")[1]:
-        q = fp4ref.quantize(x, "nvfp4", amax=float(given))
-        same_bits(q.row.amax, [number_of(stored)])
+        word, *sums = given.split(", which is ")
+        number = int(word) if word.isdigit() else float(word)
+        parts = [[(int(base), int(power or 1)) for base, power in re.findall(r"(\d+)(?:\^(\d+))?", s)] for s in sums]
+        assert [number] * len(sums) == [sum(base**power for base, power in each) for each in parts]
+        q = fp4ref.quantize(x, "nvfp4", amax=number)
+        once, *twice = re.findall("`(0x.{8})`", stored)
+        same_bits(q.row.amax, [number_of(once)])
+        for bits in twice:
+            same_bits(F(float(number)), number_of(bits))
+        assert bool(sums) == bool(twice)
+
+
+@pytest.mark.rule("GLB-4", "GLB-8", "GEM-19")
+def test_integers_and_wide_numbers_are_rounded_once():
+    """By exact arithmetic: halfway between two float32, and one beside."""
+    draw, x = np.random.default_rng(3), fp4ref.quantize(np.ones((1, 16), F), "mxfp4")
+    for _ in range(200):
+        shift, top = int(draw.integers(1, 100)), int(draw.integers(1 << 23, 1 << 24))
+        for beside in (-1, 0, 1):
+            number = (top << shift) + (1 << shift >> 1) + beside
+            ends = [float(top << shift), float(top + 1 << shift)]
+            nearest = min(ends, key=lambda end: (abs(int(end) - number), int(end) >> shift & 1))
+            same_bits(fp4ref.quantize(np.ones((1, 16), F), "nvfp4", amax=number).row.amax, F([nearest]))
+            same_bits(fp4ref.gemm(x, x, alpha=-number), F([[-16]]) * F(nearest))
+    for given in (np.int64(3), np.uint8(3), np.longdouble(3), np.float16(3), 3):
+        same_bits(fp4ref.quantize(np.ones((1, 16), F), "nvfp4", amax=given).row.amax, F([3]))
+        same_bits(fp4ref.gemm(x, x, alpha=given), F([[48]]))
+    for given in (True, "3", [3.0], Fraction(3), 3j):
+        with pytest.raises(Fp4Error, match="GLB-4"):
+            fp4ref.quantize(np.ones((1, 16), F), "nvfp4", amax=given)
+        with pytest.raises(Fp4Error, match="GEM-19"):
+            fp4ref.gemm(x, x, alpha=given)
+    assert fp4ref.gemm(x, x, alpha=-(10**400)) == -np.inf
 
 
 @pytest.mark.rule("GLB-1", "HAD-4", "HAD-8")

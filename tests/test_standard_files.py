@@ -418,3 +418,8 @@ def test_element_types_of_chapter_13():
                 widths[name] = int(bits)
     assert widths == {name: kind.bits for name, kind in DTYPES.items() if name in widths}
     assert {"BF16", "F8_E4M3", "F4", "BOOL"} <= widths.keys()
+    rows = tables(text[: text.index("####")])[0][1:]
+    named = set(re.findall(r"`([A-Z]+\d\w*)`", " ".join(cell for row in rows for cell in row))) - {"V2"}
+    assert named <= DTYPES.keys()
+    between = {f"{kind}{bits}" for kind in re.findall(r"`([IU])8` to `[IU]64`", rows[0][0]) for bits in (8, 16, 32, 64)}
+    assert named | between | {"BOOL"} == DTYPES.keys()

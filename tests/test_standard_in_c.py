@@ -19,9 +19,11 @@ from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import stream
 from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.formats import CUDA_E2M1, CUDA_E2M3, CUDA_E3M2, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, OCP_INT8, STOCHASTIC_E2M1
+from fp4ref.packing import unpack
 from fp4ref.spec import Amax, Granularity, Metric, Spec, Subnormals, from_json
 from fp4ref.spec_root import spec_root
 from fp4ref.specs import OWN
+from fp4ref.standard.tables import tables
 
 SOURCE = Path(__file__).parents[1] / "docs/examples/standard_program.c"
 pytestmark = pytest.mark.skipif(not SOURCE.exists(), reason="the examples are in the checkout only")
@@ -403,3 +405,31 @@ def test_the_example_of_chapter_00(program):
             [f"dequantize nvfp4 0 0 tiled_128x4 {values.shape[0]} {values.shape[1]} 1 {amax} {' '.join(parts)}"],
         )
         assert line.split() == [f"{word:08x}" for word in values.view("uint32").ravel()]
+
+
+@pytest.mark.rule("BLK-2", "BLK-6", "BLK-11", "GLB-3", "GLB-7", "MXS-5", "DEQ-1", "DEQ-2")
+def test_special_values_of_chapter_00_in_bytes(program):
+    """Every cell of the table: the program computes scale, codes and values."""
+    text = next(spec_root().glob("00-*.md")).read_text("utf-8")
+    rows = tables(text.split("<!-- made: special-values -->")[1].split("<!-- end -->")[0])[0][1:]
+    for name, first, beside, given, amax, *shown in rows:
+        spec = PROFILES[name.strip("`")]
+        width = spec.block.columns
+        x = np.zeros(width * (2 if beside else 1), np.float32)
+        x[:4] = [float(word) for word in first.split()]
+        x[width : width + 1] = float(beside or 0)
+        words = [f"{bits:08x}" for bits in x.view(np.uint32)]
+        largest = np.float32(given or np.nanmax(np.abs(x))).view(np.uint32)
+        assert amax == (f"`0x{largest:08X}`" if spec.global_scale is not Granularity.NONE else "")
+        stated = [f"{largest:08x}"] if given else []
+        command = ["quantize", spec.name, 0, 0, "linear", 1, len(x), len(stated), 0, *words, *stated]
+        data, scales, *_ = answers(program, [" ".join(map(str, command))])[0].split()
+        stored = [f"{largest:08x}"] if amax else []
+        pairs = [*hexed([data]), *hexed([scales])]
+        command = ["dequantize", spec.name, 0, 0, "linear", 1, len(x), len(stored), *stored, *pairs]
+        values = [word_of(word) for word in answers(program, [" ".join(map(str, command))])[0].split()[:4]]
+        codes = unpack(np.frombuffer(bytes.fromhex(data), np.uint8)[None], len(x), spec.element.format)[0, :4].tolist()
+        scale, digits, decoded = ([*map(str.strip, cell.replace("`", "").split())] for cell in shown)
+        assert (scale, [int(word, 16) for word in digits]) == ([scales[:2].upper()], codes), (name, first)
+        assert [word.lower() for word in decoded] == values, (name, first)
+    assert len(rows) > 20

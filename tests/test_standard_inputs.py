@@ -299,9 +299,9 @@ def test_the_counter_map_as_the_text_writes_it():
     text = " ".join(RULES["SR-7"].text.split())
     size = int(re.search(r"Number the blocks of (\d+) consecutive", text)[1])
     assert f"per block of {size}" in RULES["SR-7"].title
-    place, block = re.search(r"element `i = (.*?)` of block `b = (.*?)`", text).groups()
+    place, block = re.search(r"element `i = (.*?)` of block `number = (.*?)`", text).groups()
     counter, *upper = re.search(
-        r"counter is \((.*)\), where u is (.*?) for the row direction, and (.*?) for the column", text
+        r"counter is \((.*)\), where place is (.*?) for the row direction, and (.*?) for the column", text
     ).groups()
     key = re.search(r"key is \((.*)\), and there", text)[1]
     whole, far = (2**36 + 9, 2**30 + 7), (2**36 - 3, 2**30 - 16)
@@ -314,7 +314,7 @@ def test_the_counter_map_as_the_text_writes_it():
             (r, first), n = (origin, whole[1]) if direction == "row" else (origin[::-1], whole[0])
             for c, byte in enumerate(got, first):
                 names = {"r": r, "c": c, "n": n, "seed": seed, "stream": stream}
-                names |= {"b": value_of(block, names), "u": value_of(u, names)}
+                names |= {"number": value_of(block, names), "place": value_of(u, names)}
                 words = fp4ref.philox4x32(
                     [value_of(part, names) for part in counter.split(", ")],
                     [value_of(part, names) for part in key.split(", ")],

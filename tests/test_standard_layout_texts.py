@@ -54,6 +54,8 @@ def test_texts_of_layouts_in_the_prose():
     (text,) = spans("LAY-19")
     m, k, at = re.search(r"\((\d), (\d)\) is stored at .* = (\d+)", text_of("LAY-19")).groups()
     assert offset_of(text, [int(m), int(k)], (8, 8)) == int(at)
+    height, width, served = re.search(r"of a (\d+) × (\d+) block serves (\d+) rows", text_of("LAY-20")).groups()
+    assert height == width == served == re.search(r"one scale for each (\d+) rows", text_of("LAY-20"))[1]
     text, padded = spans("LAY-20")
     m, k, rows, high, columns, at = numbers(
         re.search(

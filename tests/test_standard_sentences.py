@@ -64,9 +64,9 @@ def test_the_bits_and_bytes_of_a_row():
     title = re.search(r"#### PACK-6 · Codes have (\d), (\d) or (\d) bits", chapter("04")).groups()
     assert [int(word) for word in title] == integers(r"a unit of (\d), (\d) or (\d) bits", "PACK-7") == [*named]
     first, before, size, unit = found(
-        r"begins at bit `(8) \* (n) \* ceil\((size\(k\) \* N) / 8\) \+ (u \* N)`", "PACK-10"
+        r"begins at bit `(8) \* (n) \* ceil\((size\(k\) \* w) / 8\) \+ (u \* w)`", "PACK-10"
     )
-    assert (before, size, unit) == ("n", "size(k) * N", "u * N")
+    assert (before, size, unit) == ("n", "size(k) * w", "u * w")
     for bits, form in named.items():
         for n in (1, 2, 3, 4, 5, 9):
             count = eval(sizes[bits].replace("6n", "6 * n"), {"ceil": lambda v: int(np.ceil(v)), "n": n})
@@ -531,7 +531,7 @@ def test_sizes_of_sums_and_bits_of_nan():
         assert int(got.view(f"u{got.dtype.itemsize}")[0, 0]) == int(word, 16)
     assert integers(r"has at most (\d+) bits", "GEM-9") == [fp4ref.multiply.LONGEST]
 
-    total, depth, magnitude = found(r"`u = (2\^-\d+)`, and total .*? if K < (2\^\d+) and total < (2\^\d+)", "GEM-11")
+    total, depth, magnitude = found(r"`eps = (2\^-\d+)`, and total .*? if K < (2\^\d+) and total < (2\^\d+)", "GEM-11")
     bound = found(r"`abs\(sum - exact\) <= gamma \* total \+ K \* (2\^-\d+)`, with `gamma = (.*?)`", "GEM-11")
     assert float(number_of(bound[0])) == np.finfo(F).tiny
     assert float(number_of(total)) == np.finfo(F).eps
@@ -540,7 +540,7 @@ def test_sizes_of_sums_and_bits_of_nan():
     top = float(number_of(magnitude))
     assert top < float(np.finfo(F).max) < 2 * top
     for k in (1, 2, 1000):
-        gamma = eval(bound[1], {"__builtins__": {}}, {"K": k, "u": u})
+        gamma = eval(bound[1], {"__builtins__": {}}, {"K": k, "eps": u})
         assert (1 + u) ** k - 1 <= gamma
         assert 1 - (1 - u) ** k <= gamma
         assert gamma < k * u * (1 + 2 * k * u)

@@ -15,12 +15,16 @@ import pytest
 from click.testing import CliRunner
 
 import fp4ref
+from fp4ref.catalogue import PROFILES
 from fp4ref.cli import main, verify_backends
 from fp4ref.conformance.selfcheck.report import SelfCheckReport
 from fp4ref.conformance.vectors.text import Mismatch
+from fp4ref.conformance.verdict.levels import cited
 from fp4ref.conformance.verdict.statement import digest
 from fp4ref.conformance.verdict.statement_check import problems, read, schema, violations
 from fp4ref.errors import FileError
+from fp4ref.kernels import Declaration
+from fp4ref.standard.levels import LEVELS
 
 KERNELS = """
 import numpy as np
@@ -88,6 +92,7 @@ def test_statements_of_kernels(here):
     found = record["found"]
     text = json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     assert record["digest"] == f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    assert found["levels"] == {"fp4ref spec 1.0, nvfp4, quantize, row": ["an amax that a caller gives"]}
     assert found["subject"] == {"kind": "kernel", "name": "kernels.py:good"}
     assert (found["conforms"], found["failing"], found["known_failures"]) == (True, [], [])
     assert found["coverage"]["cases"] == found["cases"] > 5
@@ -95,6 +100,9 @@ def test_statements_of_kernels(here):
     assert record["beside"]["files"] == {"kernels.py": hashlib.sha256(KERNELS.encode()).hexdigest()}
     text = run("statement check s.json")
     assert text.startswith(f"s.json: holds; kernels.py:good conforms to nvfp4: {found['cases']} cases, 0 fail\n")
+    assert (
+        "as far as was tried: fp4ref spec 1.0, nvfp4, quantize, row\n    but for an amax that a caller gives\n" in text
+    )
     (here / "other").mkdir()
     (here / "other" / "kernels.py").write_text("# the same\n" + KERNELS)
     run(f"verify --kernel other/kernels.py:good --spec nvfp4 {FEW} --statement t.json")
@@ -108,7 +116,7 @@ def test_statements_of_wrong_kernels_name_what_fails(here):
         "wrong nvfp4 axes/* K must be whole\n* nvfp4 normal/1/f32/row nibbles\n* mxfp4 minus-zero/* no\n"
     )
     found = stated("wrong", 1, f"{FEW} --known-failures known.txt --subject-version 2.1")["found"]
-    assert found["subject"]["version"] == "2.1"
+    assert (found["subject"]["version"], found["levels"]) == ("2.1", {})
     families = found["families"]
     assert len(found["failing"]) == sum(cell["total"] - cell["passed"] for cell in families.values())
     reasons = {each["case"]: each["reason"] for each in found["known_failures"]}
@@ -262,6 +270,10 @@ CHANGES = [
         "coverage: more cases of a family than were run",
     ),
     (lambda found: found["known_failures"][0].update(case="a/1"), "known_failures: a case that does not fail"),
+    (
+        lambda found: found.update(levels={"fp4ref spec 1.0, nvfp4, gemm": []}),
+        "levels: cited, but the subject does not",
+    ),
     (lambda found: found["findings"][0].update(count=3), "findings: 3 cases, but 2 fail"),
     (lambda found: found.update(families={}, failing=["1", "2", "3", "4", "5", "6"]), "failing: 6 of 5 cases"),
 ]
@@ -275,6 +287,48 @@ def test_counts_that_do_not_add_up_are_seen_with_or_without_a_new_digest(change,
     assert problems(record)[0].startswith("digest: sha256:")
     record["digest"] = digest(record["found"])
     assert any(line.startswith(problem) for line in problems(record))
+
+
+DECLARATIONS = [
+    ("mxfp4", {}, "quantize, row", []),
+    ("nvfp4", {"inputs": ("x", "amax"), "outputs": ("data", "scales")}, "quantize, row",
+     ["the amax that quantization finds: it is given", "the stored amax"]),
+    ("mxfp4", {"direction": "column", "scale_layout": "tiled_128x4", "dtypes": ("bfloat16", "float16")},
+     "quantize, both directions",
+     ["inputs of float32", "the row direction", "scales in linear: they are in tiled_128x4"]),
+    ("mxfp4", {"multiple": (1, 32), "leading": False, "empty": False, "nibble_order": "high"}, "quantize, row",
+     ["tensors of other than two dimensions", "the packing of chapter 04: codes are in high_first",
+      "rows and columns that are not multiples of 1 and 32", "tensors without elements"]),
+    ("mxfp4", {"operation": "dequantize", "inputs": ("data", "scales"), "outputs": ("values",), "to": "bfloat16",
+               "specials": ("inf",)}, "dequantize",
+     ["results of float32", "results of float16", "bytes that stand for nan", "the column direction"]),
+    ("mxfp4", {"operation": "to_layout", "inputs": ("scales",), "outputs": ("scales",), "scale_layout": "tiled_8x4"},
+     "layouts", ["layouts other than linear to tiled_8x4", "groups, ranges of rows and flags"]),
+    ("mxfp4", {"operation": "gemm", "inputs": ("a_data", "a_scales", "b_data", "b_scales", "alpha", "bias"),
+               "outputs": ("values",)}, "gemm",
+     ["results of bfloat16", "results of float16", "the modes exact and blockwise", "the argument accumulate",
+      "operands other than the row direction of A and the row direction of B"]),
+]  # fmt: skip
+
+
+@pytest.mark.rule("RES-3", "CNF-17")
+@pytest.mark.parametrize(("spec", "fields", "level", "lacks"), DECLARATIONS)
+def test_a_declaration_cites_its_level_and_what_it_leaves_out(spec, fields, level, lacks):
+    assert cited(PROFILES[spec], Declaration(**fields)) == {f"fp4ref spec 1.0, {spec}, {level}": lacks}
+    assert level in LEVELS
+
+
+@pytest.mark.rule("RES-3", "CNF-17")
+def test_levels_of_stochastic_kernels_and_of_none():
+    given = Declaration(inputs=("x", "random_bits"))
+    drawn = Declaration(inputs=("x", "seed", "offset"))
+    start = "fp4ref spec 1.0, nvfp4-sr"
+    for declared, lacks in ((given, []), (drawn, ["random bits that are given"])):
+        levels = cited(fp4ref.NVFP4_SR, declared)
+        assert [*levels] == [f"{start}, quantize, row", f"{start}, stochastic"]
+        assert levels[f"{start}, stochastic"] == lacks
+    transform = Declaration(operation="hadamard", inputs=("x",), outputs=("values",))
+    assert cited(fp4ref.NVFP4_RHT, transform) == {}
 
 
 SHAPES = [
@@ -291,6 +345,7 @@ SHAPES = [
     lambda record: record["found"]["coverage"]["families"]["tried"].update(a=0),
     lambda record: record["found"]["known_failures"][0].update(reason=""),
     lambda record: record["found"].update(conforms="yes"),
+    lambda record: record["found"].update(levels=["quantize, row"]),
 ]
 
 

@@ -44,7 +44,7 @@ def grouped(**arguments: Any) -> Any:
         (lambda: quantized(amax=10**5000), "quantize: amax of 16610 bits"),
         (lambda: quantized(amax=-1e-50), "quantize: amax -1e-50, need >= 0"),
         (lambda: quantized(amax=float("nan")), "quantize: amax nan"),
-        (lambda: quantized(amax=[3.0]), "quantize: amax: an object of type list"),
+        (lambda: quantized(amax=[3.0]), "quantize: amax of type list, need a number or an array"),
         (lambda: quantized(amax=MASKED[0, :1]), "quantize: amax: a masked array"),
         (lambda: quantized(spec="nvfp4-2d", random_bits=3), "quantize: random_bits for nvfp4-2d"),
         (lambda: quantized(spec=None), "profile: unknown name None"),

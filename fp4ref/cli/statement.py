@@ -46,5 +46,7 @@ def check(path: Path, as_json: bool) -> None:
         about = f"{found['subject']['name']} {'conforms' if found['conforms'] else 'does not conform'}"
         specs, failing = ", ".join(found["specs"]), len(found["failing"])
         click.echo(f"{path}: holds; {about} to {specs}: {found['cases']} cases, {failing} fail")
+        for level, lacks in found.get("levels", {}).items():
+            click.echo(f"  as far as was tried: {level}" + "".join(f"\n    but for {lacking}" for lacking in lacks))
         click.echo(f"  {record['digest']}")
     raise SystemExit(1 if wrong else 0)

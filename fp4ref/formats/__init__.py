@@ -17,7 +17,7 @@ from fp4ref.formats.codec import (
     Rounding,
     Sign,
 )
-from fp4ref.formats.floats import Codes, F, Floats, ignoring_float_warnings
+from fp4ref.formats.floats import Codes, F, Floats, ignoring_float_warnings, is_number, nearest_float32
 from fp4ref.formats.grids import (
     E2M1,
     E2M3,
@@ -71,4 +71,6 @@ __all__ = [
     "decisions",
     "grid",
     "ignoring_float_warnings",
+    "is_number",
+    "nearest_float32",
 ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -26,12 +27,16 @@ class RuleChange(NamedTuple):
 
 
 class SpecVersion(NamedTuple):
-    """A version: the rules that came with it, unless it is a draft, and its changes of older rules."""
+    """A version: the rules that came with it, unless it is a draft, and its changes of older rules.
+
+    texts: digests of the rules of volume 1 as the version has them; a version that is no draft has them from 1.0 on.
+    """
 
     version: str
     draft: bool
     rules: frozenset[str]
     changes: tuple[RuleChange, ...]
+    texts: Mapping[str, str]
 
 
 @cache
@@ -42,11 +47,13 @@ def versions(spec: Path | None = None) -> tuple[SpecVersion, ...]:
 
 
 def _version(record: dict[str, object]) -> SpecVersion:
-    name, rules, changes = str(record["version"]), record["rules"], record["changes"]
+    name, rules, changes, texts = str(record["version"]), record["rules"], record["changes"], record.get("texts", {})
     assert isinstance(rules, dict)
     assert isinstance(changes, list)
+    assert isinstance(texts, dict)
     ids = frozenset(f"{prefix}-{number}" for prefix, numbers in rules.items() for number in numbers)
-    return SpecVersion(name, record["state"] == "draft", ids, tuple(RuleChange(name, **change) for change in changes))
+    changed = tuple(RuleChange(name, **change) for change in changes)
+    return SpecVersion(name, record["state"] == "draft", ids, changed, texts)
 
 
 def first_version(rule: str) -> str:
@@ -72,11 +79,23 @@ def since(version: str, rules: Iterable[Rule]) -> tuple[list[Rule], list[RuleCha
     return added, [change for each in later(version) for change in each.changes]
 
 
-def gaps(known: Iterable[str], spec: Path) -> list[str]:
-    """Return a line for each rule of the history beside the chapters that none of them defines."""
-    defined = set(known)
-    named = {rule for each in versions(spec) for rule in (*each.rules, *(change.rule for change in each.changes))}
-    return [f"history.json: {rule} is in the history and in no chapter" for rule in sorted(named - defined)]
+def digest(rule: Rule) -> str:
+    """Return eight digits that stand for a rule's title, kind and text, without reasons and without white space."""
+    lines = (line for line in rule.text.splitlines() if not line.startswith(">"))
+    return hashlib.sha256(" ".join(f"{rule.title} {rule.kind} {' '.join(lines)}".split()).encode()).hexdigest()[:8]
+
+
+def gaps(known: Mapping[str, Rule], spec: Path) -> list[str]:
+    """Return a line for each rule of the history that no chapter defines, and for each rule that changed unsaid."""
+    record = versions(spec)
+    named = {rule for each in record for rule in (*each.rules, *(change.rule for change in each.changes))}
+    found = [f"history.json: {rule} is in the history and in no chapter" for rule in sorted(named - set(known))]
+    last = max((number for number, each in enumerate(record) if each.texts), default=len(record) - 1)
+    said = {change.rule for each in record[last + 1 :] for change in each.changes}
+    for rule, text in record[last].texts.items():
+        if rule in known and rule not in said and digest(known[rule]) != text:
+            found.append(f"history.json: {rule} changed since {record[last].version}, and no later version says how")
+    return found
 
 
 def history() -> str:

@@ -18,6 +18,7 @@ from fp4ref.standard import offsets, records
 from fp4ref.standard.example import example
 from fp4ref.standard.history import history
 from fp4ref.standard.levels import levels
+from fp4ref.standard.special import special_values
 
 MADE = re.compile(r"(?m)^<!-- made: (?P<name>[a-z0-9-]+) -->\n(?P<text>(?:(?!<!-- ).*\n)*?)^<!-- end -->$")
 OPENING = re.compile(r"(?m)^<!-- (?:made: .*|end) -->$")
@@ -37,6 +38,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "own-arithmetics": records.own_arithmetics,
     "own-codecs": records.own_codecs,
     "profiles": records.profiles,
+    "special-values": special_values,
 }
 
 

@@ -14,6 +14,7 @@ from fp4ref.conformance.families.products.cases import FAMILIES as PRODUCTS
 from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, counts
 from fp4ref.conformance.verdict.kernel_report import KernelReport
+from fp4ref.conformance.verdict.levels import cited
 from fp4ref.conformance.verdict.products import ProductReport
 from fp4ref.conformance.verdict.stochastic import StochasticReport
 from fp4ref.kernels import Declaration
@@ -72,7 +73,7 @@ def of_kernel(report: KernelReport, subject: NamedSubject, known: Mapping[str, s
     return {
         **common(subject, report.ok, report.coverage.to_json(), report.failing, known),
         "specs": specs_of([report.spec]),
-        "declaration": plain(report.declaration.to_json()),
+        **declaration_of(report.spec, report.declaration, report.ok),
         "cases": report.cases,
         "families": cells(report.families),
         "rules": cells(report.rules),
@@ -98,7 +99,7 @@ def of_product(report: ProductReport, subject: NamedSubject, known: Mapping[str,
     return {
         **common(subject, report.ok, report.coverage.to_json(), [*failing], known),
         "specs": specs_of([report.spec]),
-        "declaration": plain(report.declaration.to_json()),
+        **declaration_of(report.spec, report.declaration, report.ok),
         "cases": sum(cell.total for cell in families.values()),
         "families": cells(families),
         "rules": cells(report.rules()),
@@ -145,7 +146,7 @@ def of_drawing(report: StochasticReport, declared: Declaration, subject: NamedSu
     return {
         **common(subject, report.ok, report.coverage.to_json(), [], {}),
         "specs": specs_of([report.spec]),
-        "declaration": plain(declared.to_json()),
+        **declaration_of(report.spec, declared, report.ok),
         "cases": report.coverage.extent.count,
         "families": {},
         "rules": {},
@@ -184,9 +185,12 @@ def specs_of(specs: Sequence[Spec]) -> dict[str, Any]:
     return {spec.name: json.loads(spec.to_json()) for spec in specs}
 
 
-def plain(record: Any) -> Any:
-    """Return data as JSON gives it back, with lists for tuples."""
-    return json.loads(json.dumps(record))
+def declaration_of(spec: Spec, declared: Declaration, ok: bool) -> dict[str, Any]:
+    """Return a declaration as JSON data, with lists for tuples, and the levels that a subject with no difference cites.
+
+    Rules: CNF-17, RES-3.
+    """
+    return {"declaration": json.loads(json.dumps(declared.to_json())), "levels": cited(spec, declared) if ok else {}}
 
 
 def cells(counted: Mapping[str, Cell]) -> dict[str, dict[str, int]]:

@@ -117,6 +117,8 @@ def _sums(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"findings: {broken} cases, but {len(failing)} fail"
     if found["conforms"] and (failing or broken or not cases):
         yield f"conforms: true, with {len(failing)} of {cases} cases failing"
+    if found.get("levels") and not found["conforms"]:
+        yield "levels: cited, but the subject does not conform"
     randomness = found.get("randomness", {"wrong": [], "tests": {}})
     implausible = [name for name, passed in randomness["tests"].items() if not passed]
     if found["conforms"] and (randomness["wrong"] or implausible):

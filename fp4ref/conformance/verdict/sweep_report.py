@@ -14,7 +14,7 @@ from fp4ref.conformance.run.sweep_trial import Sweep
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
 from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.conformance.verdict.dump_report import Verdict
-from fp4ref.conformance.verdict.statement import NamedSubject, common, plain, specs_of
+from fp4ref.conformance.verdict.statement import NamedSubject, common, declaration_of, specs_of
 from fp4ref.spec import Granularity, Spec
 
 KINDS = ("codes", "nan", "scales", "amax")
@@ -188,7 +188,7 @@ class SweepReport:
         return {
             **common(subject, self.ok, self.coverage.to_json(), failing, {}),
             "specs": specs_of([self.spec]),
-            "declaration": plain(self.declaration.to_json()),
+            **declaration_of(self.spec, self.declaration, self.ok),
             "cases": self.calls,
             "families": {},
             "rules": {},
