@@ -46,7 +46,7 @@ def value_formula(form: Format) -> str:
 
 
 def special_words(form: Format) -> list[str]:
-    """Return what the codes past the largest finite one mean."""
+    """Return the meaning of the codes past the largest finite one."""
     past = range(form.codes, form.sign_bit if form.signed else 1 << form.bits)
     if form.second_zero:
         return [range_words(form).split(",")[0], f"{form.codes:#04x} = 0, and is never written", "no infinity, no NaN"]

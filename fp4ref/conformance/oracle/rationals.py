@@ -147,7 +147,7 @@ def magnitude_bits(name: str) -> int:
 
 
 def value(code: int, name: str) -> float:
-    """Return what a code means, read from its bit fields.
+    """Return the value of a code, read from its bit fields.
 
     Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4, INT8-1, UE4M3-1, UE5M3-1.
     """
