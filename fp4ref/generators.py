@@ -137,7 +137,7 @@ def _tuned_row(row: Places, column: Places, matrix: tuple[int, int], both: bool)
 
 
 def _tuned_column(row: Places, column: Places, matrix: tuple[int, int], both: bool) -> tuple[Places, Places]:
-    """Return a lane takes two columns; which 16 rows a warp takes turns with the lane."""
+    """Return the thread and word of a place: a lane takes two columns, and its warp's 16 rows rotate with the lane."""
     stage = row % 128 // 64 * 2 + column % 128 // 64
     lane = column % 64 // 2
     warp = (row % 64 // 16 - lane // 2) % 4

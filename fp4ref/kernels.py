@@ -56,7 +56,7 @@ class Declaration:
     the keyword `out`, a tuple in the order of the outputs. alignment: bytes to which buffers must be aligned; they are
     aligned to no more. arrays: "numpy" or "torch"; device: of torch. dtypes: of x. multiple: rows and columns of the
     direction's matrix that it takes are multiples of these. leading: takes tensors of other than two dimensions.
-    empty: takes tensors without elements. strided: takes x whose rows lie apart.
+    empty: takes tensors without elements. strided: takes x whose rows are apart.
 
     gemm: values [rows, columns], d[m, n] = sum of A[m, k] B[n, k] over k < depth. Inputs are data, scales and amax of a
     [rows, depth] and b [columns, depth]; alpha, float32 [1], is what sums are multiplied by (GEM-5); bias, float32

@@ -25,6 +25,7 @@ from fp4ref.checkpoints.declarations import CheckpointDeclaration
 from fp4ref.checkpoints.findings import CODES
 from fp4ref.checkpoints.groups import recognize
 from fp4ref.cli import main
+from fp4ref.formats import FORMATS, Format
 from fp4ref.layout import TILED_128X4
 from fp4ref.packings import packing
 
@@ -354,3 +355,15 @@ def test_membership_does_not_search_for_names_that_are_near(monkeypatch: pytest.
     assert "modelopt.nvfp4" in CONVENTIONS
     assert "torchao.mxfp4_floor@0.18.0" in fp4ref.profiles
     assert "torchao.mxfp4_floor@9" not in fp4ref.profiles
+
+
+def test_which_conventions_have_exponents_follows_from_the_format() -> None:
+    exponents = Format("test.exponents", 8, 0, bias=127, codes=200, signed=False)
+    FORMATS.register(exponents, "a test")
+    try:
+        assert replace(CONVENTIONS["modelopt.mxfp4"], scale=exponents.name).has_exponents
+    finally:
+        FORMATS.forget(exponents.name)
+    assert CONVENTIONS["modelopt.mxfp4"].has_exponents
+    assert not CONVENTIONS["modelopt.nvfp4"].has_exponents
+    assert not next(each for each in CONVENTIONS.values() if not each.scale).has_exponents

@@ -39,6 +39,7 @@ from fp4ref.diagrams.stochastic_figure import VALUES, runs
 from fp4ref.diagrams.text_width import BOLD, REGULAR, text_width
 from fp4ref.diagrams.weight_cache import LIVES
 from fp4ref.errors import BackendError, DomainError, Fp4Error, ShapeError
+from fp4ref.formats import FORMATS, Codec, Format, Rounding
 from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS, TILED_128X4, Layout, worked
 from fp4ref.packing import pack
 
@@ -387,6 +388,49 @@ def test_ties_of_the_figure() -> None:
     limits = [element for element in found if element.get("font-size") == "9"]
     codes = {"0.25": "0", "0.75": "2", "1.25": "2", "1.75": "4", "2.5": "4", "3.5": "6", "5": "6"}
     assert {element.text: at[element.get("x")] for element in limits} == codes
+
+
+USERS = {  # formats that a user registers: the limits between codes, and where they go, written down here
+    "test.e3m0": (
+        Format("test.e3m0", 3, 0, bias=3, codes=8),
+        {"0.375": "2", "0.75": "2", "1.5": "4", "3": "4", "6": "6", "12": "6"},
+    ),
+    "test.ue0m4": (
+        Format("test.ue0m4", 0, 4, bias=1, codes=10, signed=False),
+        {f"{(code + 0.5) / 16:.6g}": f"{code + code % 2:x}" for code in range(1, 9)},
+    ),
+    "test.one": (Format("test.one", 3, 0, bias=3, codes=2), {}),
+}
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_a_format_of_a_user_is_drawn(name: str) -> None:
+    form, codes = USERS[name]
+    FORMATS.register(form, "a test")
+    try:
+        found = texts(svg := catalogue.draw(name))
+    finally:
+        FORMATS.forget(name)
+    assert faults(svg) == []
+    at = {element.get("x"): element.text.removeprefix("→ ") for element in found if element.text.startswith("→ ")}
+    limits = [element for element in found if element.get("font-size") == "9"]
+    assert {element.text: at[element.get("x")] for element in limits} == codes
+    assert not any("NaN: " in element.text for element in found)  # no specification says what NaN becomes
+
+
+def test_a_format_is_drawn_as_its_specification_encodes() -> None:
+    form = Format("test.up", 8, 0, bias=127, codes=200, signed=False)
+    spec = fp4ref.MXFP4.replace(name="test.mx", scale=Codec(format=form, rounding=Rounding.UP, nan=(255, 255)))
+    FORMATS.register(form, "a test")
+    fp4ref.profiles.register(spec, "a test")
+    try:
+        words = " ".join(element.text for element in texts(catalogue.draw("test.up", window=((127, 130), (0, 1)))))
+    finally:
+        fp4ref.profiles.forget("test.mx")
+        FORMATS.forget("test.up")
+    assert "rounding is up; past 2^72, infinity too: 0xc7; NaN: 0xff." in words
+    assert "NaN = 0xc8 to 0xff" in words
+    assert "→ 7f" in words
 
 
 @pytest.mark.rule("SR-2")

@@ -33,6 +33,16 @@ SHAPES = {  # name: expression, and a sentence that it finds
         r"\b(?:lies?|lying) (?:at|in|so|along|beside|between|behind|there|as|by|within|elsewhere)\b",
         "The scale lies at offset 4.",
     ),
+    "bytes that just lie": (
+        r"\b(?:bytes|buffers|scales|codes|tensors|rows|data|weights|files) (?:lies?|lay)(?=[.,;:]|\Z)",
+        "Return where the buffers lie.",
+    ),
+    "what came of": (r"\bwhat came of\b", "Return what came of a call."),
+    "what a thing says": (r"\bwhat (?:the|an?) \w+ says\b", "Return what the codec says."),
+    "a Return of a clause": (
+        r"\AReturn (?:an?|the|each|every) \w+ (?:takes|is|has|are|gets|needs|holds|gives)\b",
+        "Return a lane takes two columns.",
+    ),
     "so many": (r"\bso many\b", "so many values to a row"),
     "that which": (r"\bthat which\b", "Refused is that which is refused."),
     "one of another kind": (r"\bone of another kind\b", "one of another kind is an error"),

@@ -17,6 +17,7 @@ import fp4ref
 from fp4ref import registry
 from fp4ref.errors import BackendError, DomainError, LayoutError
 from fp4ref.layout import LAYOUTS, ORIGINS, STANDARD_LAYOUTS, Layout, layout, scale_layouts
+from fp4ref.layout.origin import READ
 from fp4ref.packings import PACKINGS, bit_of, packed_shape, packing, repack
 from fp4ref.rules import chapters
 from fp4ref.spec_root import spec_root
@@ -116,6 +117,13 @@ def test_every_recorded_layout_has_a_name_and_its_owners_map(recorded):
         stored, expected = mapped(form, key), RECORDED[key]  # memory that the owner does not allocate is missing
         np.testing.assert_array_equal(stored[: expected.size], expected)
         assert (stored[expected.size :] == -1).all()
+
+
+@pytest.mark.rule("LAY-18", "PACK-9")
+def test_every_layout_whose_code_was_run_has_a_map_that_the_code_wrote():
+    recorded = {named(json.loads(line)["name"]) for line in RECORDED["index"]}
+    recorded |= {key.partition("|")[0] for key in LARGE}
+    assert {name for name, origin in ORIGINS.items() if origin.checked != READ} <= recorded
 
 
 def digest(stored: np.ndarray) -> str:

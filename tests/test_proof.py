@@ -248,6 +248,7 @@ def test_a_name_in_a_module_is_no_module_of_that_name_elsewhere(tmp_path, monkey
     assert find_module("fp4ref.formats.codec.encode") is None
 
 
+@pytest.mark.usefixtures("rules_read_once")
 def test_a_record_of_other_code_is_out_of_date(monkeypatch):
     claim = claims()["encode-e2m1/golden"]
     record = records.read(claim)

@@ -45,7 +45,8 @@ def test_every_name_is_listed_with_its_text_and_consumer():
     records = json.loads(run("--consumer", "hipblaslt", "--json").output)
     assert {r["name"] for r in records} == {"rocm.gfx950_32x8", "rocm.gfx1250_mx32", "rocm.gfx1250_mx16"}
     assert records[0]["owner"] == "ROCm/rocm-libraries"
-    assert run("--match", "nothing*").output.startswith("no layout matches")
+    assert run("--match", "nothing*").output.startswith("no name matches 'nothing*'\n")
+    assert "; --match '*gfx950*' lists the names that contain it" in run("--match", "gfx950").output
 
 
 @pytest.mark.rule("LAY-7", "LAY-15")

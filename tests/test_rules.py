@@ -11,6 +11,7 @@ from fp4ref import rules, spec_root
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.catalogue import PROFILES, PROMISES
 from fp4ref.cli.rules import rules as command
+from fp4ref.conformance.families.rules import NEAREST
 from fp4ref.errors import FileError, UnknownNameError
 from fp4ref.spec import from_json
 from fp4ref.specs import NVFP4, OWN
@@ -263,3 +264,10 @@ def test_the_json_example_is_the_spec():
     (example,) = re.findall(r"```json\n(.*?)```", chapter("12-specs.md"), re.DOTALL)
     assert from_json(example) == NVFP4
     assert json.loads(example) == json.loads(NVFP4.to_json())
+
+
+def test_who_changes_a_rounding_is_told_every_place(rules_of_the_checkout):
+    for rule in (*NEAREST.values(), "E8M0-2"):
+        places = " ".join(found.place for kind in rules_of_the_checkout.citing(rule).values() for found in kind)
+        for part in ("fp4ref/formats/", "conformance/oracle/", "fp4ref/proof/", "include/fp4ref/", "fp4ref_torch/"):
+            assert part in places, (rule, part)

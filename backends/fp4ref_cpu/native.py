@@ -57,7 +57,7 @@ def result_in(buffer: NDArray[Any] | None, shape: tuple[int, int]) -> NDArray[An
 
 
 def starts(like: Any) -> Callable[[Any], int]:
-    """Return the function that tells the address of an array of this one's kind, of torch or NumPy."""
+    """Return the function that reads the address of an array of the same library, torch or NumPy."""
     if arrays.is_torch(like):
         return lambda x: int(x.data_ptr())
     return lambda x: address(x) or 0

@@ -157,7 +157,7 @@ def _has_strides(array: NDArray[Any]) -> bool:
 
 
 def _ready(call: Call, array: NDArray[Any]) -> Prepared:
-    """Return what quantizing arrays of this one's kind needs; it is remembered unless its tables can be large."""
+    """Return the plan that quantizes arrays of the same kind; it is remembered unless its tables can be large."""
     prepare = _prepared if _has_strides(array) else _prepare
     return prepare(call.required, call.layout, call.direction, arrays.dtype_name(array), array.shape, array.strides)
 

@@ -15,7 +15,8 @@ from fp4ref_torch import exact
 def encode(values: Tensor, codec: Codec, random_bits: Tensor | None = None) -> Tensor:
     """Round float32 to codes, uint8, same shape. random_bits: uint8, the same shape, where rounding is stochastic.
 
-    Rules: E2M1-2, E2M1-3, E2M1-4, E2M1-5, E2M1-6, E4M3-2, E4M3-3, E4M3-4, E4M3-5, E5M2-2, E5M2-3, E5M2-4, E5M2-5.
+    Rules: E2M1-2, E2M1-3, E2M1-4, E2M1-5, E2M1-6, E4M3-2, E4M3-3, E4M3-4, E4M3-5, E5M2-2, E5M2-3, E5M2-4, E5M2-5,
+    E8M0-2, E2M3-2, E3M2-2, INT8-2, UE4M3-2, UE5M3-2.
     Certificates: encode-*, stochastic-bfloat16, stochastic-mean.
     """
     form, word = codec.format, exact.bits(values)

@@ -203,7 +203,7 @@ def _zero_blocks(found: Measured, name: str) -> Iterator[Verdict]:
         byte = max(foreign, key=lambda each: int(found.zeros[each]))
         text = f"{count} blocks of zeros have scale 0x{byte:02X}; {found.group.convention.family} writes"
         yield "producer-bytes", NOTE, name, f"{text} 0x{expected[0]:02X}"
-    elif found.group.convention.scale == "e8m0" and found.zeros[expected[0]] and found.odd_zeros:
+    elif found.group.convention.has_exponents and found.zeros[expected[0]] and found.odd_zeros:
         text = f"{found.odd_zeros} blocks of zeros have codes other than {expected[1]}"
         yield "producer-bytes", NOTE, name, f"{text}, which {found.group.convention.family} writes"
 
@@ -215,7 +215,7 @@ def judge_float_scales(group: TensorGroup) -> Iterator[Verdict]:
         return
     found = number_facts(tensor)
     text = f"{found.least:g} to {found.largest:g}, whole numbers: exponent bytes converted as numbers"
-    if group.convention.scale == "e8m0" and found.size:
+    if group.convention.has_exponents and found.size:
         role = group.convention.scales
         if found.exponents and found.largest > 1:
             yield "scale-value-cast", ERROR, tensor.name, text

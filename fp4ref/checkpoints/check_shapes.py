@@ -60,7 +60,7 @@ def _complaints(found: Recognized, group: TensorGroup) -> Iterator[Complaint]:
             or any(name == each and code == "scale-layout" for code, each, _ in shape)
         ):
             continue
-        if name == "scales" and convention.scale == "e8m0" and tensor.dtype in FLOATS:
+        if name == "scales" and convention.has_exponents and tensor.dtype in FLOATS:
             continue  # the values say whether bytes were converted as numbers
         yield "dtype", name, f"{role.suffix} is {tensor.dtype}: need {' or '.join(role.dtypes)}"
     for name in ("global_scale", "input_scale"):

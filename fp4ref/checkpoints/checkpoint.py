@@ -25,7 +25,7 @@ READERS = {".safetensors": read_safetensors, ".gguf": read_gguf}
 
 @dataclass
 class Checkpoint:
-    """Tensors by name, over all shards, with what the directory says of them.
+    """Tensors by name, over all shards, with the directory's declarations about them.
 
     lost: names that are promised somewhere, but cannot be read. complete: false if tensors may be stored in files that
     were not read, so that an absence means nothing.

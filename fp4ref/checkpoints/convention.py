@@ -164,6 +164,11 @@ class Convention:
         return self.name.partition(".")[0]
 
     @property
+    def has_exponents(self) -> bool:
+        """True if the bytes of block scales are exponents, in whichever format of powers of two."""
+        return bool(self.scale) and FORMATS[self.scale].powers_of_two
+
+    @property
     def roles(self) -> dict[str, StoredRole]:
         """The roles of a group's tensors by their names."""
         named = {

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from itertools import compress
 from pathlib import Path
 from textwrap import wrap
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fp4ref.catalogue import resolve
-from fp4ref.errors import DomainError, FileError, UnknownNameError
+from fp4ref.errors import FileError, UnknownNameError
 from fp4ref.names import VARIABLE, failures, import_extension
 from fp4ref.spec import Spec, from_json
 
@@ -154,25 +153,6 @@ def repeat_options(options: Iterable[str]) -> str:
     repeated = ((option, values[option]) for option in options if option in given)
     each = ((option, value) for option, found in repeated for value in (found if isinstance(found, tuple) else [found]))
     return shlex.join(str(word) for pair in each for word in pair)
-
-
-def is_pattern(text: str) -> bool:
-    """Return True if a selection can match many names."""
-    return any(character in text for character in "*?[")
-
-
-def select(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    """Return the names that a pattern matches, or all without one; a pattern that matches none is an error."""
-    for pattern in patterns:
-        if not any(matches(name, pattern) for name in names):
-            some = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-            raise DomainError("tensors", f"nothing matches {pattern!r}", f"names like {some}" if names else "tensors")
-    return [name for name in names if not patterns or any(matches(name, pattern) for pattern in patterns)]
-
-
-def matches(name: str, pattern: str) -> bool:
-    """Return True if a name is the pattern, or fits it; `*` takes dots too."""
-    return name == pattern or fnmatchcase(name, pattern)
 
 
 def printable(text: str) -> str:

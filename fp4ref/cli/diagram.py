@@ -72,7 +72,8 @@ def diagram(
 ) -> None:
     """Draw a figure; without WHAT, list the figures.
 
-    A layout is printed as text unless you name a file; other figures are SVG. All content comes from the code's own
+    WHAT is also the name of any registered layout, packing or format, yours included. A layout is printed as text
+    unless you name a file; other figures are SVG. All content comes from the code's own
     layouts, formats and specifications, and the same command writes the same bytes.
     """
     if folder is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import math
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from fp4ref import relayouts
 from fp4ref.cli.common import DIFFERS, load_every_extension
 from fp4ref.cli.layouts_where import numbers, starts, where
+from fp4ref.cli.selection import listed
 from fp4ref.errors import FileError, ShapeError
 from fp4ref.files.tensors import shown
 from fp4ref.layout import LAYOUTS, ORIGINS, Layout
@@ -57,13 +57,11 @@ def layouts(context: click.Context, pattern: str, consumer: str, as_json: bool) 
     if context.invoked_subcommand is not None:
         return
     load_every_extension()
-    names = [name for name in relayouts.every() if fnmatch.fnmatchcase(name, pattern)]
+    names = listed(relayouts.every(), pattern)
     names = [name for name in names if consumer.lower() in relayouts.consumer(name).lower()]
     if as_json:
         click.echo(json.dumps([_record(name) for name in names], indent=1))
         return
-    if not names:
-        click.echo("no layout matches", err=True)
     for source in dict.fromkeys(map(relayouts.source, names)):
         click.secho(source or "registered by a user", bold=True)
         for name in names:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from fp4ref.cli.common import load_every_extension, load_spec, terminal_width, w
 from fp4ref.cli.explain import read_tensor
 from fp4ref.cli.profiles_check import check
 from fp4ref.cli.profiles_diff import KINDS, diff_record, note_text, print_diff
+from fp4ref.cli.selection import listed
 from fp4ref.conformance.explain import difference, table
 from fp4ref.conformance.explain.witness import compare
 from fp4ref.conformance.run.machine import refused
@@ -79,13 +79,11 @@ def profiles(context: click.Context, pattern: str, as_json: bool) -> None:
     if context.invoked_subcommand is not None:
         return
     load_every_extension()
-    names = [name for name in PROFILES if fnmatch.fnmatchcase(name, pattern)]
+    names = listed(PROFILES, pattern)
     if as_json:
         click.echo(json.dumps([_record(name) for name in names], indent=1))
     elif names:
         _table(names)
-    else:
-        click.echo(f"no name matches {pattern!r}", err=True)
 
 
 def _record(name: str) -> dict[str, Any]:
@@ -152,7 +150,7 @@ def backends(pattern: str, as_json: bool) -> None:
     the same reason.
     """
     load_every_extension()
-    names = [name for name in PROFILES if fnmatch.fnmatchcase(name, pattern)]
+    names = listed(PROFILES, pattern)
     found = refused(names)
     if as_json:
         click.echo(json.dumps(found, indent=1))

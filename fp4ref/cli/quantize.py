@@ -14,15 +14,14 @@ from fp4ref.cli.checkpoint_options import WHAT, WHERE, with_options
 from fp4ref.cli.common import (
     force_option,
     given_options,
-    is_pattern,
     load_spec,
     printable,
     progress,
     refuse_options,
-    select,
     spec_files,
 )
 from fp4ref.cli.quantize_checkpoint import quantize_checkpoint
+from fp4ref.cli.selection import is_pattern, select
 from fp4ref.conformance.dumps.files import Dump, DumpPlan, write_dump
 from fp4ref.errors import DTypeError, FileError, Fp4Error, ShapeError
 from fp4ref.files import TensorFile, files_of, open_tensors

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.analysis import ErrorStatistics, error_statistics, natural_direction
-from fp4ref.cli.common import force_option, is_pattern, load_spec, printable, progress, select, spec_files, table
+from fp4ref.cli.common import force_option, load_spec, printable, progress, spec_files, table
 from fp4ref.cli.quantize import DTYPES
 from fp4ref.cli.report_rows import Row, numbers
+from fp4ref.cli.selection import is_pattern, select
 from fp4ref.errors import DomainError, DTypeError, Fp4Error
 from fp4ref.files import TensorFile, files_of, open_tensors
 from fp4ref.files.kinds import HTML

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fp4ref.cli.common import INTERNAL, REFUSED, console, load_spec, printable, progress, select
+from fp4ref.cli.common import INTERNAL, REFUSED, console, load_spec, printable, progress
+from fp4ref.cli.selection import select
 from fp4ref.cli.verify_again import see_saved
 from fp4ref.cli.verify_choice import DumpChoice
 from fp4ref.cli.verify_pages import Delayed

@@ -13,6 +13,7 @@ from fp4ref import relayouts
 from fp4ref.diagrams.layout_text import layout_text
 from fp4ref.diagrams.request import Request
 from fp4ref.errors import BackendError, DomainError, UnknownNameError
+from fp4ref.formats import FORMATS
 from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS, TILED_128X4
 from fp4ref.rules import CITED
 from fp4ref.specs import MXFP4, MXFP6_E2M3, MXFP8_E4M3, NVFP4_2D, NVFP4_RHT, NVFP4_ROW_SCALED, STANDARD
@@ -40,6 +41,13 @@ def _of_layout(name: str) -> Figure:
     return Figure(
         "layouts:scale_layout", f"The byte of scale (m, k) in {name}, and its sum.", GEOMETRY, defaults, layout_text
     )
+
+
+def _of_format(name: str) -> Figure:
+    """Return the figure of a registered format."""
+    form = FORMATS[name]
+    summary = f"{name} has codes of {form.bits} bits, and reaches {form.max:g}."
+    return Figure("element_formats:registered", summary, ("window",), {"format": form})
 
 
 FIGURES = {
@@ -224,12 +232,14 @@ def cited(name: str) -> tuple[str, ...]:
 
 
 def figure(name: str) -> Figure:
-    """Return the figure of a name, also that of a layout that was registered later; an unknown one lists what there is.
+    """Return the figure of a name, also that of a registered layout or format; an unknown name lists the figures.
 
     Rules: LAY-13.
     """
     if name not in FIGURES and name in relayouts.every():
         return _of_layout(name)
+    if name not in FIGURES and name in FORMATS:
+        return _of_format(name)
     if name not in FIGURES:
         close = difflib.get_close_matches(name, FIGURES, n=1, cutoff=0.5)
         hint = f" (did you mean {close[0]}?)" if close else ""

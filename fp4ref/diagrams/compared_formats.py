@@ -47,7 +47,7 @@ def read_back(x: NDArray[np.float32], spec: Spec) -> tuple[NDArray[np.float32], 
 
 
 def compared_formats(request: Request) -> str:
-    """Draw a row of 32 values, and what four formats make of it. Rules: BLK-1, BLK-3, MXS-1, DEQ-1, DEQ-2."""
+    """Draw a row of 32 values, and its values in four formats. Rules: BLK-1, BLK-3, MXS-1, DEQ-1, DEQ-2."""
     title = "One row in four formats"
     page = Canvas(title, SAID, request.theme)
     y = page.lines(MARGIN, page.heading(title), wrap(SAID, page.width - 2 * MARGIN, 11), size=11, kind="muted") + 6

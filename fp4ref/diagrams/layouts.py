@@ -201,7 +201,7 @@ def _kind(found: ScaleMap, row: int) -> str:
 
 
 def _legend(page: Canvas, y: float, found: ScaleMap, base: Byte, relative: bool, lines: list[list[Byte]]) -> float:
-    """Return what the fills mean, at the left of the bytes."""
+    """Draw the legend of the fills, at the left of the bytes."""
     row, column = base.row, base.column
     _, wide = found.layout.tile
     if found.tiled:

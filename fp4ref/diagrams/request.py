@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from fp4ref.errors import DomainError, ShapeError
+from fp4ref.formats import Format
 from fp4ref.layout import Layout
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
@@ -26,6 +27,7 @@ class Request:
     shape: tuple[int, int] | None = None
     direction: Direction = "row"
     layout: Layout | None = None
+    format: Format | None = None
     element: tuple[int, int] | None = None
     window: tuple[Range, Range] | None = None
     theme: str = "auto"

@@ -155,7 +155,7 @@ def regular_file(path: Path, rule: str) -> int:
 
 
 def reason(error: BaseException) -> str:
-    """Return what an exception says, in one line without paths."""
+    """Return the text of an exception, in one line without paths."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split())[:200].lower() or type(error).__name__
 

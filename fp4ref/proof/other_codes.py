@@ -53,7 +53,10 @@ IN_HEADER = {"int8": "signs.h:ComplementCodec", "ue4m3": "signs.h:SecondZeroCode
 
 @lru_cache
 def expected(name: str) -> CodeSteps:
-    """Return the codes of all float32 patterns: nearest, ties to the even code, saturating."""
+    """Return the codes of all float32 patterns: nearest, ties to the even code, saturating.
+
+    Rules: E2M3-2, E3M2-2, INT8-2, UE4M3-2, UE5M3-2.
+    """
     _, _, last, nan, minus = OTHERS[name]
     values = [Fraction(float(value)) for value in patterns_of(name)[: last + 1].view(F)]
     edges = [0, *(_first((values[i - 1] + values[i]) / 2, i % 2 == 0) for i in range(1, last + 1)), INFINITY + 1]

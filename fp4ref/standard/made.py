@@ -1,4 +1,4 @@
-"""The parts of the chapters that are generated: between two marks stands what a function makes of the records.
+"""The parts of the chapters that are generated: a function writes the text between two marks from the records.
 
     <!-- made: own-specs -->
     | spec | ...

@@ -168,6 +168,6 @@ class Float8BlockQuantizer(Quantizer):
 
 
 def _powers_of_two(codes: Tensor) -> Tensor:
-    """Return what bytes of E8M0 mean, which is never NaN here. Rules: E8M0-1."""
+    """Return the values of E8M0 bytes; none is NaN here. Rules: E8M0-1."""
     bits = (codes.to(torch.int32) << 23).masked_fill_(codes == 0, 0x400000)  # 2^-127 is subnormal
     return bits.view(torch.float32)

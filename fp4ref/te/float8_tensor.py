@@ -68,7 +68,7 @@ class Float8TensorStorage(QuantizedTensorStorage):
         return codes.reshape(-1, codes.shape[-1])
 
     def code_values(self, dtype: torch.dtype) -> Tensor:
-        """Return what the codes mean, as a matrix [M, K]; exact in float32 and bfloat16."""
+        """Return the values of the codes as a matrix [M, K]; exact in float32 and bfloat16."""
         return fp8_values(self.code_matrix(), self._fp8_dtype, dtype)
 
     def decode(self, dtype: torch.dtype) -> Tensor:

@@ -84,7 +84,7 @@ def quantized_at_once(x: Tensor, kind: DType, least: float, power_of_two: bool) 
 
 
 def values_in_one_pass(codes: Tensor, kind: DType, dtype: torch.dtype) -> Tensor | None:
-    """Return what codes mean in a type of 16 bits; None for others, and without a backend that does it in one pass."""
+    """Return the values of codes in a type of 16 bits; None for others, and where no backend does it in one pass."""
     found = values_server(codes, kind, dtype)
     if found is None:
         return None

@@ -136,12 +136,12 @@ class QuantizedTensorStorage:
 
     @property
     def device(self) -> torch.device:
-        """Where the buffers lie."""
+        """The device of the buffers."""
         return self._some_buffer().device
 
     @property
     def is_cuda(self) -> bool:
-        """True if the buffers lie on a CUDA device."""
+        """True if the buffers are on a CUDA device."""
         return self._some_buffer().is_cuda
 
     @property

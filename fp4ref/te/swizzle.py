@@ -1,6 +1,6 @@
 """Scales on their way to the matrix product: the compact layout, the GEMM layout, and which shapes get it when.
 
-A tensor says by a flag how its scales lie. A second swizzle of the same tensor does nothing.
+A flag of a tensor is true if its scales are swizzled. A second swizzle of the same tensor does nothing.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def _settings(config: pytest.Config) -> dict[str, Any]:
 
 @pytest.fixture
 def assert_conforms(pytestconfig: pytest.Config) -> Callable[..., Any]:
-    """`fp4ref.testing.assert_conforms` with the options of the command line; what the call says goes first."""
+    """`fp4ref.testing.assert_conforms` with the options of the command line; arguments of the call go first."""
     from fp4ref import testing
 
     options = _settings(pytestconfig) | {

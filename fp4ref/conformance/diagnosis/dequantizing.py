@@ -113,7 +113,7 @@ def taken(reader: ScaleReader, declared: str, buffer: Codes, shape: tuple[int, .
 
 
 def read_at(place: Place, mode: PastEnd, case: Case, declared: Declaration, q: DirectionData) -> DirectionData:
-    """Return bytes whose scales are read at other offsets of the buffer; past its end what the mode says."""
+    """Return bytes whose scales are read at other offsets of the buffer; the mode decides what follows its end."""
     if not q.scales.size:
         return q
     rows, blocks = q.scales.shape

@@ -81,7 +81,7 @@ class Item(Classified):
         return self.matches(kernel, DECLARED, LOW_FIRST, tier=True)
 
     def marks(self, tier: Tier) -> Marks | None:
-        """Return what of the case belongs to a tier; None: all of it."""
+        """Return the part of the case that belongs to a tier; None stands for the whole case."""
         if tier is True and not self.bounded and self.within is None:
             return None
         if tier not in self._marks:

@@ -33,7 +33,7 @@ AFTER_SCALES = frozenset({Slot.ENCODE, Slot.CODE, Slot.SIGN, Slot.PACKING})
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A kernel, and where its bytes lie; mistakes: what was changed to get there, by name.
+    """A kernel, and where its bytes are stored; mistakes: what was changed to get there, by name.
 
     profile: the specification that the kernel started from, where it is another one.
     """

@@ -184,7 +184,7 @@ class PlacedPart:
 
 
 def views(items: Sequence[Item], tier: Tier, *, given: bool = False) -> list[PlacedPart]:
-    """Return what of the evidence is looked at: whole cases, and of very large ones some rows.
+    """Return the parts of the evidence to look at: whole cases, and some rows of very large ones.
 
     given: kernels are given the candidate's own maxima.
 

@@ -51,8 +51,8 @@ def read_dump(
 ) -> DumpFile:
     """Open a dump; the result is a sequence of Dump that reads each tensor when it is asked for.
 
-    spec, scale_layout, dtype: take the place of what the metadata says, or does not say, for every tensor. dtype is
-    that of x, and says what 16-bit integers mean. packing: the one that the data of the file are in; a Dump has them
+    spec, scale_layout, dtype: take the place of the metadata for every tensor. dtype is that of x, and decides
+    what 16-bit integers mean. packing: the one that the data of the file are in; a Dump has them
     in the canonical one.
 
     Rules: FIL-3, LAY-7, PACK-7.

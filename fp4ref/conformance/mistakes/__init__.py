@@ -1,4 +1,4 @@
-"""The library of known mistakes: small changes of a quantizer's stages, or of where its bytes lie."""
+"""The library of known mistakes: small changes of a quantizer's stages, or of where its bytes are stored."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def signed_ties(up: bool, y: Floats, bits: Codes | None, codec: Codec) -> Codes:
 
 
 def one_tie(low: int, y: Floats, bits: Codes | None, codec: Codec) -> Codes:
-    """Return what the codec says, but for the tie above one code, which goes to the odd one of its neighbours."""
+    """Return the codec's codes, except that the tie above one code goes to the odd one of its neighbours."""
     values, code = grid(codec.format), codec.encode(y, bits)
     tie = np.abs(y) == (values[low] + values[low + 1]) / 2
     return np.asarray(np.where(tie, code & codec.format.sign_bit | _odd(low), code), np.uint8)
@@ -52,7 +52,7 @@ def directed(up: bool, y: Floats, bits: Codes | None, codec: Codec) -> Codes:
 
 
 def _to_lowest(y: Floats, bits: Codes | None, codec: Codec) -> Codes:
-    """Return the lowest code of two's complement for what rounds to it or is below; else what the codec says."""
+    """Return the lowest code of two's complement for what rounds to it or is below; otherwise the codec's code."""
     form = codec.format
     unit = float(grid(form)[1])
     lowest = np.rint(y.astype(np.float64) / unit) <= -form.codes

@@ -71,7 +71,7 @@ def over_tensor(values: Values, keep_nan: bool, by_row: bool) -> Floats:
 
 
 def rounded(y: Floats, bits: Codes | None, codec: Codec) -> Codes:
-    """Return what the codec says."""
+    """Return the codec's codes."""
     return codec.encode(y, bits)
 
 

@@ -17,7 +17,7 @@ from fp4ref.spec import Block
 
 
 def block_of(chosen: Callable[[Floats], Floats]) -> Any:
-    """Return the maxima of what a function makes of the blocks."""
+    """Return the maxima of a function's results for the blocks."""
     return lambda blocks, keep_nan: largest(chosen(blocks), (2, 3), keep_nan)
 
 

@@ -13,7 +13,7 @@ from fp4ref.formats import F, Floats
 
 
 def amax_of(chosen: Callable[[Floats], Floats], values: Values, keep_nan: bool, by_row: bool) -> Floats:
-    """Return the maximum magnitude of what a function makes of the values."""
+    """Return the maximum magnitude of a function's results for the values."""
     return over_tensor(Values(values.raw, chosen(values.transformed)), keep_nan, by_row)
 
 

@@ -1,4 +1,4 @@
-"""Mistakes in where bytes lie: the candidate's buffers read as a kernel with the mistake wrote them.
+"""Mistakes in where bytes are stored: the candidate's buffers read as a kernel with the mistake wrote them.
 
 A reader of scales is a map from (row, block) to a byte; a reader of data takes bytes apart into codes. The bytes that a
 reader of scales does not touch are padding.

@@ -99,7 +99,7 @@ def _pairs(own: Floats) -> Floats:
 
 
 def _paired(last: Callable[[Floats, Floats], Floats], own: Floats) -> Floats:
-    """Return the maxima of pairs, and what `last` makes of them for the last block of an odd count."""
+    """Return the maxima of pairs, and the result of `last` for the last block of an odd count."""
     pairs = _pairs(own)
     return pairs if own.shape[1] % 2 == 0 else np.concatenate([pairs, last(own, pairs)], axis=1)
 

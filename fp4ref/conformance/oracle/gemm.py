@@ -44,6 +44,8 @@ def matrix(q: Quantized, direction: str = "row") -> OracleMatrix:
     blocks = -(-columns // width)
     packed = data.data.tolist()
     buffer = np.asarray(data.scales)
+    if q.scale_layout not in {"linear", "linear_padded", "tiled_128x4"}:
+        raise NotImplementedError(q.scale_layout)
 
     def code(m: int, k: int) -> int:
         return unpack(packed[m], element.bits, k)

@@ -147,7 +147,7 @@ def magnitude_bits(name: str) -> int:
 
 
 def value(code: int, name: str) -> float:
-    """Return what a code means, read from its bit fields.
+    """Return the value of a code, read from its bit fields.
 
     Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4, INT8-1, UE4M3-1, UE5M3-1.
     """
@@ -184,7 +184,7 @@ def beyond(name: str) -> Fraction:
 def nearest(magnitude: float, name: str, rounding: Rounding) -> int:
     """Return the code of a finite or infinite magnitude; one past the last means that it overflows.
 
-    Rules: E2M1-3, E4M3-2, E5M2-2, E8M0-2, E2M1-6, UE4M3-2, UE5M3-2.
+    Rules: E2M1-3, E4M3-2, E5M2-2, E8M0-2, E2M3-2, E3M2-2, INT8-2, E2M1-6, UE4M3-2, UE5M3-2.
     """
     grid = magnitudes(name)
     if magnitude >= beyond(name):

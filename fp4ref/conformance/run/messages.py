@@ -86,7 +86,7 @@ def jobs_of(message: Message) -> list[Job]:
 
 
 def of_outcomes(outcomes: Sequence[Outcome]) -> Message:
-    """Return the message that says what came of calls."""
+    """Return the message that contains the outcomes of calls."""
     findings: list[list[str] | None] = []
     arrays: Arrays = {}
     for number, outcome in enumerate(outcomes):

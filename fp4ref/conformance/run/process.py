@@ -70,7 +70,7 @@ class KernelProcess:
     def outcomes(
         self, jobs: Sequence[Job], limit: float, left: float = math.inf, **how: bool
     ) -> list[Outcome] | Finding:
-        """Return what came of calls, or how the process ended or kept silent.
+        """Return the outcomes of calls, or how the process ended or kept silent.
 
         limit: seconds in which the process does not wait for a processor; left: seconds of the clock. how: arguments
         of `Caller.outcomes`.

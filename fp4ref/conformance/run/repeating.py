@@ -41,7 +41,7 @@ class Calls(Protocol):
 
 @dataclass
 class _Try:
-    """A call, its result when it was made first, and what came of it again: in this order, in reversed order."""
+    """A call, its first result, and its outcomes when repeated: in this order, in reversed order."""
 
     make: Callable[[], Job]
     job: Job | None = None
@@ -65,7 +65,7 @@ class _Try:
 def repeated(
     calls: Calls, makers: Iterable[Callable[[], Job]], declared: Declaration, options: RunOptions
 ) -> Iterator[Outcome]:
-    """Yield what came of each call and of running it again; as many calls are held as fit into the window.
+    """Yield the outcome of each call and of its repetitions; the window limits how many calls are held.
 
     A signal that ends the run costs the repetitions: of the calls that were made, the first outcomes are yielded.
 

@@ -77,7 +77,7 @@ def run(subject: Subject, cases: Iterable[Case], options: RunOptions = DEFAULT) 
 
 
 def outcomes(subject: Subject, makers: Iterable[Maker], options: RunOptions = DEFAULT) -> Iterator[Outcome]:
-    """Yield what came of calls, which are made when their time comes; nothing that a kernel does ends the loop.
+    """Yield the outcomes of calls, each made when its turn comes; nothing that a kernel does ends the loop.
 
     Rules: CNF-8, CNF-9, CNF-13, CNF-14.
     """
@@ -116,12 +116,12 @@ class Runner:
         self._breakdowns: list[Finding] = []
 
     def outcome(self, make: Maker, *, remember: bool = False) -> Outcome:
-        """Return what came of one call. remember: arrays that earlier calls returned are looked at, too."""
+        """Return the outcome of one call. remember: check the arrays that earlier calls returned, too."""
         stopped = self._stopped()
         return Outcome(finding=stopped) if stopped else self._outcomes([make()], remember=remember)[0]
 
     def together(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Return what came of calls that run at once, each on a stream of a device of its own. Rules: CNF-14."""
+        """Return the outcomes of calls that run at once, each on its own stream of a device. Rules: CNF-14."""
         stopped = self._stopped()
         return [Outcome(finding=stopped)] * len(jobs) if stopped else self._outcomes(jobs, together=True)
 
@@ -142,7 +142,7 @@ class Runner:
         return Finding(FindingKind.NOT_RUN, f"after {times}: {self._breakdowns[-1].text}")
 
     def _outcomes(self, jobs: Sequence[Job], **how: bool) -> list[Outcome]:
-        """Return what came of calls; if the process breaks down, every one of them did."""
+        """Return the outcomes of calls; if the process breaks down, so did each of them."""
         if self._caller is not None:
             return self._caller.outcomes(jobs, **how)
         found = self._asked(jobs, **how)

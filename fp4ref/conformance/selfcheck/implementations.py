@@ -195,7 +195,7 @@ def _served(report: SelfCheckReport, name: str, call: Call) -> bool:
 
 
 def _result(name: str, trial: BackendTrial) -> Quantized:
-    """Return what a backend makes of a trial's case."""
+    """Return a backend's result for a trial's case."""
     case = trial.case
     x, bits = placed(case.x, name), placed(case.random_bits, name)
     return api.quantize(x, case.spec, case.direction, trial.scale_layout, case.amax, bits, name)

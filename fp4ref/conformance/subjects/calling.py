@@ -104,7 +104,7 @@ class Caller:
         return outcome_of(results, finding)
 
     def outcomes(self, jobs: Sequence[Job], *, remember: bool = False, together: bool = False) -> list[Outcome]:
-        """Return what came of calls, one after another or at once. Rules: CNF-9, CNF-14."""
+        """Return the outcomes of calls, made one after another or at once. Rules: CNF-9, CNF-14."""
         return self._together(jobs) if together else [self.call(job, remember) for job in jobs]
 
     def _together(self, jobs: Sequence[Job]) -> list[Outcome]:

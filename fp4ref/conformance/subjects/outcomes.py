@@ -1,4 +1,4 @@
-"""Outcomes: what came of a kernel's call for a case, and what can go wrong other than bytes."""
+"""Outcomes: the result of a kernel's call for a case, and what can go wrong other than bytes."""
 
 from __future__ import annotations
 

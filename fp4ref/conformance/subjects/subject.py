@@ -1,4 +1,4 @@
-"""Subjects: kernels on trial, what they are given for a case, and what came of it."""
+"""Subjects: kernels on trial, their inputs for a case, and the outcome."""
 
 from __future__ import annotations
 

@@ -41,11 +41,11 @@ PROFILES_TRIED = "comparison with profiles"
 class DumpRequest:
     """A request to verify something, with its options.
 
-    spec, scale_layout, dtype: take the place of what the file says; dtype is that of x, and says what 16-bit integers
+    spec, scale_layout, dtype: take the place of the file's metadata; dtype is that of x, and says what 16-bit integers
     mean. packing: that of the file's data, which are judged in the canonical one.
     inputs: a file that holds x where the dump has none.
     select: picks the tensors by name. amax: "given" judges the bytes by the amax in the file, "computed" by that of x;
-    None is what the file says, else computed. keep: how many differing blocks of a direction are described.
+    None is that of the file, else computed. keep: how many differing blocks of a direction are described.
     seconds: of processor time that a diagnosis may take; 0 for none.
     """
 

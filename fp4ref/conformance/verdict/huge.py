@@ -1,4 +1,4 @@
-"""A quantizer on inputs past 2^31 bytes, 2^31 elements and 2^32 elements, and what came of it."""
+"""A quantizer on inputs past 2^31 bytes, 2^31 elements and 2^32 elements, and its outcome."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BUILDING = 1 << 26  # elements that may take a second more, to be built and comp
 
 @dataclass(frozen=True)
 class HugeCase:
-    """A huge call: the sizes that it passes, rows and columns of x, and what came of it.
+    """A huge call: the sizes that it passes, rows and columns of x, and its outcome.
 
     skipped: why the call was not made. finding: what went wrong instead of results. results: by name, as `Difference`
     has them, with the row of x and the element where each begins and ends to differ.
@@ -223,7 +223,7 @@ def _caller(
 
 
 def _completed(case: HugeCase, record: dict[str, Any], planned: HugePlan, sizes: tuple[Size, ...]) -> HugeCase:
-    """Return a case with what came of its call."""
+    """Return a case with the outcome of its call."""
     said = record.get("finding")
     finding = None if said is None else Finding(FindingKind(said[0]), *said[1:])
     results = {name: _placed(name, found, case, planned, sizes) for name, found in record.get("results", {}).items()}

@@ -162,7 +162,7 @@ def _judged(
 def _made(
     subject: Subject, calls: Sequence[Case], options: RunOptions, *, last: bool
 ) -> tuple[list[Run], Ending | None]:
-    """Return what came of the calls until a signal ended them. last: no other direction has to be called."""
+    """Return the outcomes of the calls until a signal ended them. last: no other direction has to be called."""
     found: list[Run] = []
     try:
         for item in run(subject, [_in(case, subject.declaration) for case in calls], options):

@@ -54,7 +54,7 @@ def normalize_with_statistics(
     zero_centered_gamma: bool = False,
     dtype: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """Return what `normalize` does, the mean of each row (None for RMSNorm), and 1 / its deviation, in float32."""
+    """Return the result of `normalize`, the mean of each row (None for RMSNorm), and 1 / its deviation, in float32."""
     return _Normalization.apply(  # type: ignore[no-any-return, no-untyped-call]
         x.contiguous(), weight, bias, normalization == "LayerNorm", eps, zero_centered_gamma, dtype or x.dtype
     )

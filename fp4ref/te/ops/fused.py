@@ -1,4 +1,4 @@
-"""Neighbours that the emulated library computes by one kernel: their function, and what a chain says of them."""
+"""Neighbours that the emulated library computes by one kernel: their function, and their names in a chain."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Places = tuple[Place, Place, Place]  # row, column and offset of every byte of a
 
 
 class Seen(NamedTuple):
-    """A matrix of the candidate, the right one, which of it counts, and where its bytes lie."""
+    """A matrix of the candidate, the right one, which of it counts, and where its bytes are stored."""
 
     got: Codes
     wanted: Codes

@@ -1,4 +1,4 @@
-"""Arguments of a signature: the kinds that there are, and the checks of what a file says of each."""
+"""Arguments of a signature: their kinds, and the checks of each kind's declaration in a file."""
 
 from __future__ import annotations
 
