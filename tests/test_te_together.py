@@ -117,3 +117,16 @@ def test_a_kind_holds_all_that_a_pass_decides_by(module, repeating):
             for each, rows in itertools.product(modules, (128, 192, 128)):
                 step(each, torch.randn(rows, 64).bfloat16(), RECIPES[name], grad=grad, weights=weights)
     assert repeating.repeated > 100
+
+
+@pytest.mark.rule("TEM-34", "TEL-32")
+def test_factors_of_either_sign_of_zero_are_two_kinds(repeating):
+    torch.manual_seed(0)
+    scale = te.ops.ConstantScale(0.0)
+    operations = te.ops.Sequential(te.ops.Linear(64, 96, bias=False, dtype=torch.bfloat16), scale)
+    x = torch.randn(64, 64).bfloat16().requires_grad_()
+    for factor in (0.0, -0.0, 0.0, -0.0):
+        scale.scale = factor
+        with te.autocast(recipe=RECIPES["mxfp8"]):
+            operations(x).backward(torch.ones(64, 96).bfloat16())
+    assert repeating.repeated > 2
