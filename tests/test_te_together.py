@@ -6,12 +6,13 @@ import dataclasses
 import itertools
 import warnings
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from fp4ref import te  # noqa: E402
+from fp4ref import registry, te  # noqa: E402
 from fp4ref.te import debug, together  # noqa: E402
 from fp4ref.te.module import grouped_function, grouped_linear, linear_function  # noqa: E402
 
@@ -130,3 +131,31 @@ def test_factors_of_either_sign_of_zero_are_two_kinds(repeating):
         with te.autocast(recipe=RECIPES["mxfp8"]):
             operations(x).backward(torch.ones(64, 96).bfloat16())
     assert repeating.repeated > 2
+
+
+@pytest.mark.rule("CNF-5")
+@pytest.mark.parametrize(
+    ("speed", "devices", "runs", "repeats"),
+    [
+        (19, ("cuda",), True, True),
+        (21, ("cpu",), True, True),
+        (21, ("cuda",), False, True),
+        (21, ("cuda",), True, False),
+    ],
+)
+def test_nothing_is_repeated_where_a_faster_backend_serves_some_of_the_steps(
+    monkeypatch, speed, devices, runs, repeats
+):
+    """Another backend's kernels are none that ours could note, whatever operations it has."""
+    ours = SimpleNamespace(together=lambda *_: None)
+    declared = [
+        registry.Backend(name="ours", load=lambda: ours, operations=("together",), devices=("cuda",), speed=20),
+        registry.Backend(name="other", load=lambda: ours, operations=("multiply",), devices=devices, speed=speed),
+    ]
+    loaded = {"ours": ours, "other": ours if runs else "no driver"}
+    monkeypatch.setattr(registry, "backends", lambda kept={each.name: each for each in declared}: kept)
+    monkeypatch.setattr(registry, "_loaded", loaded.get)
+    found = together.server("cuda", registry.registered())
+    assert (found is not None) == repeats
+    if repeats:
+        assert found[1] is ours.together
