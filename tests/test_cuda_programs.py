@@ -15,6 +15,8 @@ from fp4ref.registry import Call
 from tests.test_cuda import REASON
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
+from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
+
 buffers = pytest.importorskip("fp4ref_cuda.buffers")
 words_of = pytest.importorskip("fp4ref_cuda.words")
 several_calls = pytest.importorskip("fp4ref_cuda.several")
@@ -381,6 +383,47 @@ def test_an_address_inside_two_arrays_ends_the_recording():
     assert noted.address(whole.data_ptr() + 4).offset == 4
     assert noted.complete
     noted.address(inside.data_ptr() + 4)
+    assert not noted.complete
+
+
+def test_a_recording_keeps_no_memory_that_its_call_is_done_with(launched):
+    """Else the one call that is recorded would need the memory of all of its steps at once."""
+
+    def do(x):
+        for number in range(3):
+            made = Imagined().empty((5 + number,), "uint8")
+            start("step", buffers.pointer(x), buffers.pointer(made))
+            freed, made = StorageWeakRef(made.untyped_storage()), None
+            assert freed.expired()
+        return (x,), None
+
+    for count in range(4):
+        x = torch.zeros(6)
+        launched.clear()
+        several_calls.together(TOGETHER, "kind", (x,), partial(do, x) if count < 2 else pytest.fail)
+    assert [words[0] for _, _, words in launched] == [x.data_ptr()] * 3
+    assert len({words[1] for _, _, words in launched}) == 1
+
+
+def test_memory_that_is_used_again_is_that_of_the_later_array():
+    memory = bytearray(64)
+    new = lambda size: torch.frombuffer(memory, dtype=torch.uint8, count=size)  # noqa: E731
+    noted, slots = recording.Recording((None,), (0,)), []
+    for size in (64, 16, 32):
+        made = new(size)
+        noted.allocated(made, made.data_ptr(), (size,), "uint8")
+        noted.allocated(made, made.data_ptr(), (size,), "uint8")
+        inside = noted.address(made.data_ptr() + 8)
+        assert inside.offset == 8
+        slots.append(inside.slot)
+        view = made[8:]
+        del made
+        assert noted.address(view.data_ptr()).slot == inside.slot, "a view keeps the memory"
+        del view
+    assert slots == [1, 2, 3]
+    assert noted.complete
+    unknown = new(32)
+    noted.address(unknown.data_ptr())
     assert not noted.complete
 
 
