@@ -159,3 +159,31 @@ def test_nothing_is_repeated_where_a_faster_backend_serves_some_of_the_steps(
     assert (found is not None) == repeats
     if repeats:
         assert found[1] is ours.together
+
+
+class Counting(te.GroupedLinear):
+    """A module of a user's, which does something else with each weight too."""
+
+    def get_weight_workspace(self, **settings):
+        self.asked = getattr(self, "asked", 0) + 1
+        return super().get_weight_workspace(**settings)
+
+
+def test_a_module_that_prepares_weights_in_its_own_way_does_so_in_each_call(monkeypatch):
+    kept = {}
+
+    def last(kind, inputs, act):
+        """Return what an earlier call of the kind returned, as if a program had made it."""
+        if kind is None:
+            return act(*inputs)
+        found = kept[kind] = kept.get(kind) or act(*inputs)
+        return tuple(map(together.sharing_buffers, found))
+
+    monkeypatch.setattr(grouped_linear, "together", last)
+    module = Counting(2, 64, 96, params_dtype=torch.bfloat16)
+    for count in range(1, 4):
+        step(module, torch.randn(128, 64).bfloat16(), RECIPES["mxfp8"])
+        assert module.asked == 2 * count
+    assert not kept
+    step(te.GroupedLinear(2, 64, 96, params_dtype=torch.bfloat16), torch.randn(128, 64).bfloat16(), RECIPES["mxfp8"])
+    assert kept
