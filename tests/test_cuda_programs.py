@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import tracemalloc
 from functools import partial
 
 import numpy as np
@@ -52,7 +53,7 @@ def launched(monkeypatch):
     monkeypatch.setattr(several_calls, "current_library", Imagined)
     monkeypatch.setattr(programs, "_programs", {})
     monkeypatch.setattr(several_calls, "_several", {})
-    monkeypatch.setattr(several_calls, "_to_record", set())
+    monkeypatch.setattr(several_calls, "_met", {})
     NOTED.clear()
     return NOTED
 
@@ -356,8 +357,32 @@ def test_a_random_draw_belongs_to_one_call(launched):
         return several((x, None))
 
     seen = [several_calls.together(TOGETHER, "kind", (x, None), partial(do, x)) for x in (torch.zeros(6),) * 4]
-    assert several_calls._several.popitem()[1] is None
+    assert not several_calls._several
     assert len(seen) == 4
+
+
+def test_kinds_that_are_met_once_take_no_memory_to_speak_of(launched):
+    """Groups of other sizes in each step are kinds of their own, as long as the groups are many."""
+    x = torch.zeros(6)
+    serve = lambda kind: several_calls.together(TOGETHER, kind, (x,) * 500, lambda: ((x,), None))  # noqa: E731
+    serve(("first",))
+    tracemalloc.start()
+    for number in range(100):
+        serve(("kind", number, *range(10**6, 10**6 + 500)))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 100 * 1000
+    assert len(several_calls._met) == 101
+
+
+def test_what_was_kept_makes_room(launched, monkeypatch):
+    monkeypatch.setattr(several_calls, "KEPT", 3)
+    for number, _ in itertools.product(range(5), range(3)):
+        x = torch.zeros(6)
+        results, _ = several_calls.together(TOGETHER, number, (x,), lambda x=x: ((x,), None))
+        assert results[0] is x
+    assert len(several_calls._several) == 2
+    assert len(several_calls._met) == 2
 
 
 def test_kinds_strides_and_calls_have_programs_of_their_own(launched):
@@ -373,7 +398,6 @@ def test_kinds_strides_and_calls_have_programs_of_their_own(launched):
     for _, (kind, call, each) in itertools.product(range(3), asked):
         several_calls.together(call, kind, (each, None), lambda each=each: ((each,), None))
     assert len(several_calls._several) == 6
-    assert all(several_calls._several.values())
 
 
 def test_an_address_inside_two_arrays_ends_the_recording():
