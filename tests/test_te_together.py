@@ -187,3 +187,25 @@ def test_a_module_that_prepares_weights_in_its_own_way_does_so_in_each_call(monk
     assert not kept
     step(te.GroupedLinear(2, 64, 96, params_dtype=torch.bfloat16), torch.randn(128, 64).bfloat16(), RECIPES["mxfp8"])
     assert kept
+
+
+@pytest.mark.rule("TEM-14")
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("module", ["Linear", "GroupedLinear"])
+def test_a_layer_of_which_only_the_bias_learns_has_its_gradient_alone(module, recipe, repeating):
+    torch.manual_seed(0)
+    layer, x = MODULES[module](), torch.randn(128, 64).bfloat16()
+    arguments = (x, [64, 64]) if module == "GroupedLinear" else (x,)
+    for name, parameter in layer.named_parameters():
+        parameter.requires_grad_("bias" in name)
+    for _ in range(2):
+        layer.zero_grad(set_to_none=True)
+        state = torch.get_rng_state()
+        with te.autocast(enabled=RECIPES[recipe] is not None, recipe=RECIPES[recipe]):
+            layer(*arguments).backward(torch.ones(128, 96).bfloat16())
+        assert torch.equal(torch.get_rng_state(), state)
+        for name, parameter in layer.named_parameters():
+            if "bias" in name:
+                assert (parameter.grad == 128 / len(arguments)).all()
+            else:
+                assert parameter.grad is None

@@ -106,7 +106,8 @@ class Recording:
             return
         self._slots[address] = len(self._arrays)
         self._arrays.append(weakref.ref(array))
-        self._freed.append(StorageWeakRef(array.untyped_storage()).expired)
+        memory = StorageWeakRef(array.untyped_storage())  # type: ignore[no-untyped-call]
+        self._freed.append(memory.expired)
         self._sizes.append(array.nbytes)
         self.allocations.append((tuple(shape), dtype))
 
@@ -140,11 +141,12 @@ class Recording:
         if result is None or slot is not None:
             return slot, None
         address = self.address(result.data_ptr())
-        made = address.slot - self.inputs if isinstance(address, Address) else -1
-        if made < 0 or self.allocations[made][1] != str(result.dtype).removeprefix("torch."):
-            self.complete = False
-            return None, None
-        return address.slot, Strided(tuple(result.shape), result.stride(), result.storage_offset())
+        if isinstance(address, Address) and address.slot >= self.inputs:
+            _, dtype = self.allocations[address.slot - self.inputs]
+            if dtype == str(result.dtype).removeprefix("torch."):
+                return address.slot, Strided(tuple(result.shape), result.stride(), result.storage_offset())
+        self.complete = False
+        return None, None
 
 
 def _itself(value: Any) -> Callable[[], Any]:

@@ -46,7 +46,7 @@ class ProductCall:
     """The settings that calls with one weight share with calls with several.
 
     save_original_input: keep the input as it came, and quantize it again for wgrad. overwrite_main_grad: store the
-    weight's gradient in its buffer instead of adding it.
+    weight's gradient in its buffer instead of adding it. wants_any: a gradient is wanted, if only that of a bias.
     """
 
     dtype: torch.dtype
@@ -55,6 +55,7 @@ class ProductCall:
     overwrite_main_grad: bool = False
     wants_dgrad: bool = False
     wants_wgrad: bool = False
+    wants_any: bool = False
 
     @property
     def quantizes(self) -> bool:
