@@ -79,8 +79,8 @@ class Strided(NamedTuple):
 class Recording:
     """The arrays of one call by number, its inputs first, and the launches in their order.
 
-    The first one of inputs that start at one byte stands for all of them: a kind of call says which do. What the call
-    allocates is not kept alive: its memory may be that of a later array, whose number is another one.
+    The first one of inputs that start at one byte stands for all of them: a kind of call says which do. Arrays
+    that the call allocates are not kept alive: a later one, with another number, may have the memory of an earlier one.
 
     inputs: how many there are. complete: False once something happened that another call could not repeat.
     """
