@@ -254,6 +254,13 @@ def _chosen(call: Call, name: str | None, registered: Same) -> ModuleType:
     raise BackendError(call.operation, f"no backend for it ({' | '.join(refused)})", rule="CNF-5")
 
 
+def leads(call: Call) -> bool:
+    """Return True if `choose` finds the fastest backend for the call's device: no other one is asked before it."""
+    there = (each for each in _fastest_first() if call.device in each.devices)
+    first = next((each for each in there if not isinstance(_loaded(each.name), str)), None)
+    return first is not None and not first.reasons(call)
+
+
 def offers(call: Call, name: str | None) -> bool:
     """Return True if `choose` finds a backend for a call that few can serve."""
     return _offered(call, name, registered())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import tracemalloc
 from functools import partial
 
 import numpy as np
@@ -15,6 +16,8 @@ from fp4ref.registry import Call
 from tests.test_cuda import REASON
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
+from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
+
 buffers = pytest.importorskip("fp4ref_cuda.buffers")
 words_of = pytest.importorskip("fp4ref_cuda.words")
 several_calls = pytest.importorskip("fp4ref_cuda.several")
@@ -50,7 +53,7 @@ def launched(monkeypatch):
     monkeypatch.setattr(several_calls, "current_library", Imagined)
     monkeypatch.setattr(programs, "_programs", {})
     monkeypatch.setattr(several_calls, "_several", {})
-    monkeypatch.setattr(several_calls, "_to_record", set())
+    monkeypatch.setattr(several_calls, "_met", {})
     NOTED.clear()
     return NOTED
 
@@ -354,8 +357,32 @@ def test_a_random_draw_belongs_to_one_call(launched):
         return several((x, None))
 
     seen = [several_calls.together(TOGETHER, "kind", (x, None), partial(do, x)) for x in (torch.zeros(6),) * 4]
-    assert several_calls._several.popitem()[1] is None
+    assert not several_calls._several
     assert len(seen) == 4
+
+
+def test_kinds_that_are_met_once_take_no_memory_to_speak_of(launched):
+    """Groups of other sizes in each step are kinds of their own, as long as the groups are many."""
+    x = torch.zeros(6)
+    serve = lambda kind: several_calls.together(TOGETHER, kind, (x,) * 500, lambda: ((x,), None))  # noqa: E731
+    serve(("first",))
+    tracemalloc.start()
+    for number in range(100):
+        serve(("kind", number, *range(10**6, 10**6 + 500)))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 100 * 1000
+    assert len(several_calls._met) == 101
+
+
+def test_what_was_kept_makes_room(launched, monkeypatch):
+    monkeypatch.setattr(several_calls, "KEPT", 3)
+    for number, _ in itertools.product(range(5), range(3)):
+        x = torch.zeros(6)
+        results, _ = several_calls.together(TOGETHER, number, (x,), lambda x=x: ((x,), None))
+        assert results[0] is x
+    assert len(several_calls._several) == 2
+    assert len(several_calls._met) == 2
 
 
 def test_kinds_strides_and_calls_have_programs_of_their_own(launched):
@@ -371,7 +398,6 @@ def test_kinds_strides_and_calls_have_programs_of_their_own(launched):
     for _, (kind, call, each) in itertools.product(range(3), asked):
         several_calls.together(call, kind, (each, None), lambda each=each: ((each,), None))
     assert len(several_calls._several) == 6
-    assert all(several_calls._several.values())
 
 
 def test_an_address_inside_two_arrays_ends_the_recording():
@@ -381,6 +407,47 @@ def test_an_address_inside_two_arrays_ends_the_recording():
     assert noted.address(whole.data_ptr() + 4).offset == 4
     assert noted.complete
     noted.address(inside.data_ptr() + 4)
+    assert not noted.complete
+
+
+def test_a_recording_keeps_no_memory_that_its_call_is_done_with(launched):
+    """Else the one call that is recorded would need the memory of all of its steps at once."""
+
+    def do(x):
+        for number in range(3):
+            made = Imagined().empty((5 + number,), "uint8")
+            start("step", buffers.pointer(x), buffers.pointer(made))
+            freed, made = StorageWeakRef(made.untyped_storage()), None
+            assert freed.expired()
+        return (x,), None
+
+    for count in range(4):
+        x = torch.zeros(6)
+        launched.clear()
+        several_calls.together(TOGETHER, "kind", (x,), partial(do, x) if count < 2 else pytest.fail)
+    assert [words[0] for _, _, words in launched] == [x.data_ptr()] * 3
+    assert len({words[1] for _, _, words in launched}) == 1
+
+
+def test_memory_that_is_used_again_is_that_of_the_later_array():
+    memory = bytearray(64)
+    new = lambda size: torch.frombuffer(memory, dtype=torch.uint8, count=size)  # noqa: E731
+    noted, slots = recording.Recording((None,), (0,)), []
+    for size in (64, 16, 32):
+        made = new(size)
+        noted.allocated(made, made.data_ptr(), (size,), "uint8")
+        noted.allocated(made, made.data_ptr(), (size,), "uint8")
+        inside = noted.address(made.data_ptr() + 8)
+        assert inside.offset == 8
+        slots.append(inside.slot)
+        view = made[8:]
+        del made
+        assert noted.address(view.data_ptr()).slot == inside.slot, "a view keeps the memory"
+        del view
+    assert slots == [1, 2, 3]
+    assert noted.complete
+    unknown = new(32)
+    noted.address(unknown.data_ptr())
     assert not noted.complete
 
 

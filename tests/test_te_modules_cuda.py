@@ -9,6 +9,8 @@ torch = pytest.importorskip("torch")
 from fp4ref import te  # noqa: E402
 from fp4ref.te import debug, together  # noqa: E402
 
+several = pytest.importorskip("fp4ref_cuda.several")
+
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 STABLE = {"disable_stochastic_rounding": True}
@@ -27,10 +29,12 @@ RECIPES = {
 }
 
 
-def step(module: Any, x: Any, recipe: Any, is_first_microbatch: bool | None) -> list[Any]:
+def step(
+    module: Any, x: Any, recipe: Any, is_first_microbatch: bool | None, splits: tuple[int, ...] = (128, 0, 128)
+) -> list[Any]:
     x = x.detach().clone().requires_grad_()
     module.zero_grad(set_to_none=True)
-    arguments = (x, [128, 0, 128]) if isinstance(module, te.GroupedLinear) else (x,)
+    arguments = (x, splits) if isinstance(module, te.GroupedLinear) else (x,)
     with te.autocast(recipe=recipe):
         y = module(*arguments, is_first_microbatch=is_first_microbatch)
     y.float().square().mean().backward()
@@ -75,24 +79,104 @@ STEPS = {
 
 
 @pytest.mark.rule("TEM-1", "TEL-6", "TEL-7")
+@pytest.mark.parametrize("splits", [(128, 0, 128), (128, 64, 64)], ids=["an empty group", "no empty group"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("recipe", STEPS)
-def test_repeated_steps_are_those_that_decide_everything_anew(kind: str, recipe: str, monkeypatch: Any) -> None:
+def test_repeated_steps_are_those_that_decide_everything_anew(
+    kind: str, recipe: str, splits: tuple[int, ...], monkeypatch: Any
+) -> None:
     inputs = [torch.randn(256, 256, device="cuda").bfloat16() * scale for scale in (1, 1e-3, 30, 1, 2)]
     seen = []
+    monkeypatch.setattr(several, "_several", {})
+    monkeypatch.setattr(several, "_met", {})
     for repeats in (True, False):
         if not repeats:
             monkeypatch.setattr(together, "server", lambda *_: None)
         torch.manual_seed(7)
         debug.reset_operation_counts()
         module = KINDS[kind]()
-        steps = [step(module, x, STEPS[recipe], None) for x in inputs]
+        steps = [step(module, x, STEPS[recipe], None, splits) for x in inputs]
         seen.append((steps, debug.operation_counts()))
     (mine, counts), (anew, expected) = seen
+    multiplies = torch.cuda.get_device_capability() == (9, 0) and not (kind == "GroupedLinear" and 0 in splits)
+    assert several._several or recipe == "delayed" or not multiplies
     assert counts == expected
     for here, there in zip(mine, anew, strict=True):
         for a, b in zip(here, there, strict=True):
             assert torch.equal(a.view(torch.int16), b.view(torch.int16))
+
+
+SPLITS = (64, 32, 160)
+
+
+@pytest.mark.rule("TEM-1")
+@pytest.mark.parametrize("before", range(4))
+@pytest.mark.parametrize("kind", ["Linear", "GroupedLinear"])
+@pytest.mark.parametrize("recipe", ["nvfp4", "mxfp8", "fp8"])
+def test_a_graph_can_hold_any_call_of_a_kind(kind: str, recipe: str, before: int, monkeypatch: Any) -> None:
+    """Capture the first call, the one that is recorded, or one that is repeated; and go on after it."""
+    torch.manual_seed(0)
+    module, x = KINDS[kind](), torch.randn(256, 256, device="cuda").bfloat16()
+    run = lambda: step(module, x, RECIPES[recipe], None, SPLITS)  # noqa: E731
+    with monkeypatch.context() as plain:
+        plain.setattr(together, "server", lambda *_: None)
+        expected = run()  # which loads the kernels, too
+    monkeypatch.setattr(several, "_several", {})
+    monkeypatch.setattr(several, "_met", {})
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(before):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        held = run()
+    for _ in range(3):
+        assert all(torch.equal(a, b) for a, b in zip(run(), expected, strict=True))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(a, b) for a, b in zip(held, expected, strict=True))
+
+
+@pytest.mark.rule("TEM-1")
+@pytest.mark.parametrize("recipe", ["nvfp4", "mxfp8", "fp8"])
+def test_neither_the_recorded_call_nor_its_program_needs_much_more_memory(recipe: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(several, "_several", {})
+    monkeypatch.setattr(several, "_met", {})
+    module = te.GroupedLinear(8, 1024, 2048, **OPTIONS)
+    x = torch.randn(2048, 1024, device="cuda").bfloat16()
+    peaks = []
+    for _ in range(4):
+        module.zero_grad(set_to_none=True)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step(module, x, RECIPES[recipe], None, (256,) * 8)
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+    assert several._several or torch.cuda.get_device_capability() != (9, 0)
+    assert max(peaks[1:]) < 1.25 * peaks[0]
+
+
+@pytest.mark.rule("TEM-1")
+@pytest.mark.parametrize("recipe", ["nvfp4", "nvfp4, stochastic", "mxfp8", "fp8"])
+def test_steps_that_follow_each_other_at_once_are_those_that_wait(recipe: str, monkeypatch: Any) -> None:
+    """Arrays of a program share memory, and its kernels start early: nothing may write what another one still reads."""
+    inputs = [torch.randn(256, 256, device="cuda").bfloat16() * 2.0 ** (turn % 7) for turn in range(40)]
+    seen = []
+    for repeats in (True, False):
+        if not repeats:
+            monkeypatch.setattr(together, "server", lambda *_: None)
+        torch.manual_seed(7)
+        modules = [KINDS[kind]() for kind in ("GroupedLinear", "Linear")]
+        steps = []
+        for x in inputs:
+            for module in modules:
+                steps += step(module, x, STEPS[recipe], None, SPLITS)
+                if not repeats:
+                    torch.cuda.synchronize()
+        seen.append(steps)
+    for a, b in zip(*seen, strict=True):
+        assert torch.equal(a.view(torch.int16), b.view(torch.int16))
 
 
 @pytest.mark.rule("TEM-3")

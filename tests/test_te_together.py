@@ -6,12 +6,13 @@ import dataclasses
 import itertools
 import warnings
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from fp4ref import te  # noqa: E402
+from fp4ref import registry, te  # noqa: E402
 from fp4ref.te import debug, together  # noqa: E402
 from fp4ref.te.module import grouped_function, grouped_linear, linear_function  # noqa: E402
 
@@ -117,3 +118,94 @@ def test_a_kind_holds_all_that_a_pass_decides_by(module, repeating):
             for each, rows in itertools.product(modules, (128, 192, 128)):
                 step(each, torch.randn(rows, 64).bfloat16(), RECIPES[name], grad=grad, weights=weights)
     assert repeating.repeated > 100
+
+
+@pytest.mark.rule("TEM-34", "TEL-32")
+def test_factors_of_either_sign_of_zero_are_two_kinds(repeating):
+    torch.manual_seed(0)
+    scale = te.ops.ConstantScale(0.0)
+    operations = te.ops.Sequential(te.ops.Linear(64, 96, bias=False, dtype=torch.bfloat16), scale)
+    x = torch.randn(64, 64).bfloat16().requires_grad_()
+    for factor in (0.0, -0.0, 0.0, -0.0):
+        scale.scale = factor
+        with te.autocast(recipe=RECIPES["mxfp8"]):
+            operations(x).backward(torch.ones(64, 96).bfloat16())
+    assert repeating.repeated > 2
+
+
+@pytest.mark.rule("CNF-5")
+@pytest.mark.parametrize(
+    ("speed", "devices", "runs", "repeats"),
+    [
+        (19, ("cuda",), True, True),
+        (21, ("cpu",), True, True),
+        (21, ("cuda",), False, True),
+        (21, ("cuda",), True, False),
+    ],
+)
+def test_nothing_is_repeated_where_a_faster_backend_serves_some_of_the_steps(
+    monkeypatch, speed, devices, runs, repeats
+):
+    """Another backend's kernels are none that ours could note, whatever operations it has."""
+    ours = SimpleNamespace(together=lambda *_: None)
+    declared = [
+        registry.Backend(name="ours", load=lambda: ours, operations=("together",), devices=("cuda",), speed=20),
+        registry.Backend(name="other", load=lambda: ours, operations=("multiply",), devices=devices, speed=speed),
+    ]
+    loaded = {"ours": ours, "other": ours if runs else "no driver"}
+    monkeypatch.setattr(registry, "backends", lambda kept={each.name: each for each in declared}: kept)
+    monkeypatch.setattr(registry, "_loaded", loaded.get)
+    found = together.server("cuda", registry.registered())
+    assert (found is not None) == repeats
+    if repeats:
+        assert found[1] is ours.together
+
+
+class Counting(te.GroupedLinear):
+    """A module of a user's, which does something else with each weight too."""
+
+    def get_weight_workspace(self, **settings):
+        self.asked = getattr(self, "asked", 0) + 1
+        return super().get_weight_workspace(**settings)
+
+
+def test_a_module_that_prepares_weights_in_its_own_way_does_so_in_each_call(monkeypatch):
+    kept = {}
+
+    def last(kind, inputs, act):
+        """Return what an earlier call of the kind returned, as if a program had made it."""
+        if kind is None:
+            return act(*inputs)
+        found = kept[kind] = kept.get(kind) or act(*inputs)
+        return tuple(map(together.sharing_buffers, found))
+
+    monkeypatch.setattr(grouped_linear, "together", last)
+    module = Counting(2, 64, 96, params_dtype=torch.bfloat16)
+    for count in range(1, 4):
+        step(module, torch.randn(128, 64).bfloat16(), RECIPES["mxfp8"])
+        assert module.asked == 2 * count
+    assert not kept
+    step(te.GroupedLinear(2, 64, 96, params_dtype=torch.bfloat16), torch.randn(128, 64).bfloat16(), RECIPES["mxfp8"])
+    assert kept
+
+
+@pytest.mark.rule("TEM-14")
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("module", ["Linear", "GroupedLinear"])
+def test_a_layer_of_which_only_the_bias_learns_has_its_gradient_alone(module, recipe, repeating):
+    torch.manual_seed(0)
+    layer, x = MODULES[module](), torch.randn(128, 64).bfloat16()
+    arguments = (x, [64, 64]) if module == "GroupedLinear" else (x,)
+    for name, parameter in layer.named_parameters():
+        parameter.requires_grad_("bias" in name)
+    for _ in range(2):
+        layer.zero_grad(set_to_none=True)
+        state = torch.get_rng_state()
+        with te.autocast(enabled=RECIPES[recipe] is not None, recipe=RECIPES[recipe]):
+            layer(*arguments).backward(torch.ones(128, 96).bfloat16())
+        assert torch.equal(torch.get_rng_state(), state)
+        for name, parameter in layer.named_parameters():
+            if "bias" in name:
+                assert (parameter.grad == 128 / len(arguments)).all()
+            else:
+                assert parameter.grad is None

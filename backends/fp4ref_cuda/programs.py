@@ -101,7 +101,7 @@ def serve(
 
 def program_of(library: Library, noted: Recording, slots: tuple[int | None, ...], records: tuple[Any, ...]) -> Program:
     """Return the program of a recorded call. Memory that it did not return is allocated as one array, the last."""
-    given = len(noted.arrays) - len(noted.allocations)
+    given = noted.inputs
     places, allocators = {slot: (slot, 0) for slot in range(given)}, list[Callable[[], Any]]()
     inner: dict[int, int] = {}
     for slot, (shape, dtype) in enumerate(noted.allocations, given):

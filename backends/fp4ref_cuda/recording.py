@@ -8,6 +8,7 @@ does an address inside two arrays that begin at different bytes: nobody knows wh
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
@@ -78,27 +79,36 @@ class Strided(NamedTuple):
 class Recording:
     """The arrays of one call by number, its inputs first, and the launches in their order.
 
-    The first one of inputs that start at one byte stands for all of them: a kind of call says which do.
+    The first one of inputs that start at one byte stands for all of them: a kind of call says which do. Arrays
+    that the call allocates are not kept alive: a later one, with another number, may have the memory of an earlier one.
 
-    complete: False once something happened that another call could not repeat.
+    inputs: how many there are. complete: False once something happened that another call could not repeat.
     """
 
     def __init__(self, inputs: Sequence[Any], addresses: Sequence[int]) -> None:
-        self.arrays = list(inputs)
+        self.inputs = len(inputs)
         self.allocations: list[tuple[tuple[int, ...], str]] = []
         self.steps: list[Started] = []
         self.complete = True
+        self._arrays = [_itself(each) for each in inputs]
+        self._freed = [_never] * self.inputs
+        self._sizes = [0 if each is None else each.nbytes for each in inputs]
         self._slots: dict[int, int] = {}
         for slot, address in enumerate(addresses):
             if address:
                 self._slots.setdefault(address, slot)
 
     def allocated(self, array: Any, address: int, shape: Sequence[int], dtype: str) -> None:
-        """Note new memory, once, which stays alive for the recording."""
-        if any(each is array for each in self.arrays):
+        """Note new memory, a tensor's, once."""
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        if self._slot(array) is not None:
             return
-        self._slots[address] = len(self.arrays)
-        self.arrays.append(array)
+        self._slots[address] = len(self._arrays)
+        self._arrays.append(weakref.ref(array))
+        memory = StorageWeakRef(array.untyped_storage())  # type: ignore[no-untyped-call]
+        self._freed.append(memory.expired)
+        self._sizes.append(array.nbytes)
         self.allocations.append((tuple(shape), dtype))
 
     def address(self, value: int) -> int:
@@ -112,27 +122,39 @@ class Recording:
         return Address.of(value, *found[0])
 
     def _holds(self, slot: int, offset: int) -> bool:
-        return not offset or 0 < offset < self.arrays[slot].nbytes
+        return (not offset or 0 < offset < self._sizes[slot]) and not self._freed[slot]()
+
+    def _slot(self, array: Any) -> int | None:
+        return next((slot for slot, each in enumerate(self._arrays) if each() is array), None)
 
     def slot(self, result: Any) -> int | None:
         """Return the number of an array; None for None."""
         if result is None:
             return None
-        found = next((slot for slot, array in enumerate(self.arrays) if array is result), None)
+        found = self._slot(result)
         self.complete &= found is not None
         return found
 
     def place(self, result: Any) -> tuple[int | None, Strided | None]:
         """Return the number of the array that a tensor is, or is a view of with the array's type; and that view."""
-        slot = next((slot for slot, array in enumerate(self.arrays) if array is result), None)
+        slot = None if result is None else self._slot(result)
         if result is None or slot is not None:
             return slot, None
         address = self.address(result.data_ptr())
-        slot = address.slot if isinstance(address, Address) else -1
-        if slot < len(self.arrays) - len(self.allocations) or self.arrays[slot].dtype != result.dtype:
-            self.complete = False
-            return None, None
-        return slot, Strided(tuple(result.shape), result.stride(), result.storage_offset())
+        if isinstance(address, Address) and address.slot >= self.inputs:
+            _, dtype = self.allocations[address.slot - self.inputs]
+            if dtype == str(result.dtype).removeprefix("torch."):
+                return address.slot, Strided(tuple(result.shape), result.stride(), result.storage_offset())
+        self.complete = False
+        return None, None
+
+
+def _itself(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+def _never() -> bool:
+    return False
 
 
 _current = threading.local()

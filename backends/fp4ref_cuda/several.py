@@ -23,8 +23,8 @@ class Several(NamedTuple):
     note: Any
 
 
-_several: dict[Hashable, Several | None] = {}  # None: met once, or not to be repeated
-_to_record: set[Hashable] = set()
+_several: dict[Hashable, Several] = {}
+_met: dict[int, bool] = {}  # by the hash of a kind, which can be long: True if its next call is to be recorded
 
 
 def together(
@@ -45,20 +45,24 @@ def together(
         return act()
     starts, kinds = seen
     key = "together", kind, id(call), library.ordinal, *kinds
-    if key in _several:
-        several = _several[key]
-        if several is not None:
-            return several.program.again(inputs, starts, several.views), several.note
-        if key not in _to_record:
-            return act()
-        _to_record.discard(key)
-        return _recorded(library, key, call, inputs, starts, act)
-    if len(_several) >= KEPT:
-        _several.clear()
-        _to_record.clear()
-    _several[key] = None
-    _to_record.add(key)
-    return act()
+    several = _several.get(key)
+    if several is not None:
+        return several.program.again(inputs, starts, several.views), several.note
+    mark = hash(key)  # of two kinds with one hash, the first one decides when, and whether, both are recorded
+    met = _met.get(mark)
+    if not met:
+        if met is None:
+            _room(_met)[mark] = True
+        return act()
+    _met[mark] = False
+    return _recorded(library, key, call, inputs, starts, act)
+
+
+def _room(kept: dict[Any, Any]) -> dict[Any, Any]:
+    """Return what is kept, emptied where it is full."""
+    if len(kept) >= KEPT:
+        kept.clear()
+    return kept
 
 
 def _recorded(
@@ -77,7 +81,7 @@ def _recorded(
     if noted.complete:
         program = program_of(library, noted, tuple(slot for slot, _ in places), (call,))
         views = tuple((at, view) for at, (_, view) in enumerate(places) if view is not None)
-        _several[key] = Several(program, views, note)
+        _room(_several)[key] = Several(program, views, note)
     return results, note
 
 

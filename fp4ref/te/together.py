@@ -10,19 +10,21 @@ nothing decided again in between. So `kind` has to hold all that the function de
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
+from fp4ref import registry
+from fp4ref.registry import Call
+from fp4ref.remembered import Same
 from fp4ref.te import debug
 from fp4ref.te.device_product import PLAIN
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
 from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
-from fp4ref.te.one_pass import server
 from fp4ref.te.storage import QuantizedTensorStorage, sharing_buffers
 from fp4ref.te.swizzle import role_of
 
 STORAGE = {NVFP4TensorStorage, MXFP8TensorStorage, Float8TensorStorage}  # whose methods read nothing but attributes
-ANY_SHAPE = (1, 1)
 
 
 def together(kind: Hashable | None, inputs: Sequence[Any], act: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -35,7 +37,7 @@ def together(kind: Hashable | None, inputs: Sequence[Any], act: Callable[..., tu
     if read is None:
         return act(*inputs)
     tensors, forms = read
-    found = server("together", next(each.device for each in tensors if each is not None), ANY_SHAPE)
+    found = server(next(each.device.type for each in tensors if each is not None), registry.registered())
     if found is None:
         return act(*inputs)
     acted: list[tuple[Any, ...]] = []
@@ -54,6 +56,16 @@ def together(kind: Hashable | None, inputs: Sequence[Any], act: Callable[..., tu
     for each in counts:
         debug.count(*each)
     return tuple(_closed(shapes, iter(results)))
+
+
+@lru_cache
+def server(device: str, registered: Same) -> tuple[Call, Callable[..., Any]] | None:
+    """Return the call of the backend that repeats steps on a device, and the function that does.
+
+    Returns None without one, and where another one is faster: it would serve some of the steps, by means of its own.
+    """
+    call = Call("together", device=device)
+    return (call, registry.choose(call, None)) if registry.leads(call) else None
 
 
 def kinds(quantizers: Iterable[Any]) -> tuple[Hashable, ...] | None:

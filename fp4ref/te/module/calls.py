@@ -46,7 +46,7 @@ class ProductCall:
     """The settings that calls with one weight share with calls with several.
 
     save_original_input: keep the input as it came, and quantize it again for wgrad. overwrite_main_grad: store the
-    weight's gradient in its buffer instead of adding it.
+    weight's gradient in its buffer instead of adding it. wants_any: a gradient is wanted, if only that of a bias.
     """
 
     dtype: torch.dtype
@@ -55,6 +55,7 @@ class ProductCall:
     overwrite_main_grad: bool = False
     wants_dgrad: bool = False
     wants_wgrad: bool = False
+    wants_any: bool = False
 
     @property
     def quantizes(self) -> bool:
@@ -126,12 +127,17 @@ class LinearCall(ProductCall):
         if self.parallel.size > 1 or self.added is not None:
             return None
         found = kinds((self.input_quantizer,))
-        return found and ("linear", self.dtype, self.result_factor, *found)
+        return found and ("linear", self.dtype, _bits(self.result_factor), *found)
 
     def backward_kind(self) -> Hashable | None:
         """Return what decides the backward pass besides its tensors; None with communication or a given result."""
         if self.parallel.size > 1 or self.forks or self.defer is not None or self.main_grad_of is not None:
             return None
         found = kinds((self.input_quantizer, self.grad_output_quantizer if self.quantizes_backward else None))
-        how = self.dtype, self.gradient_factor, self.backward_override, self.save_original_input
+        how = self.dtype, _bits(self.gradient_factor), self.backward_override, self.save_original_input
         return found and ("gradients", *how, self.wants_dgrad, self.wants_wgrad, *found)
+
+
+def _bits(factor: float) -> str:
+    """Return a factor so that -0 is another one than 0, and NaN is equal to itself."""
+    return float(factor).hex()

@@ -73,6 +73,7 @@ def grouped_linear(
     grad = torch.is_grad_enabled()
     call.wants_dgrad = grad and x.requires_grad
     call.wants_wgrad = grad and weights[0].requires_grad
+    call.wants_any = grad and any(each.requires_grad for each in (x, weights[0], *biases))
     return _GroupedLinear.apply(x, call, *weights, *biases)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -90,7 +91,7 @@ class _GroupedLinear(torch.autograd.Function):
         narrow = call.quantizes and call.dtype is torch.float32
         added = [bias.to(torch.bfloat16 if narrow else call.dtype) for bias in biases]
         y, *inputs = together(call.forward_kind(), (rows, *operands, *added), partial(_forward, call))
-        if call.wants_dgrad or call.wants_wgrad:
+        if call.wants_any:
             _save(ctx, rows, inputs, weights, operands, call)
             ctx.shape, ctx.biases = x.shape, [bias.dtype for bias in biases]
         result: torch.Tensor = y.reshape(*x.shape[:-1], y.shape[-1])
@@ -102,6 +103,9 @@ class _GroupedLinear(torch.autograd.Function):
         rows = grads[0].reshape(-1, grads[0].shape[-1]).to(call.dtype)
         pieces = torch.split(rows, call.m_splits)
         bias_grads = [piece.sum(0).to(dtype) for piece, dtype in zip(pieces, ctx.biases, strict=False)]
+        if not (call.wants_dgrad or call.wants_wgrad):
+            finish_backward(ctx)
+            return None, None, *[None] * len(pieces), *bias_grads
         if call.quantizes_backward:
             for quantizer in call.grad_output_quantizers:
                 quantizer.set_usage(rowwise=call.wants_dgrad, columnwise=call.wants_wgrad)

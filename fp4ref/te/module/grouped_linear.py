@@ -9,6 +9,7 @@ import torch
 
 from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
+from fp4ref.te.module.base import TransformerEngineBaseModule
 from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.module.grouped_function import GroupedCall, grouped_linear
 from fp4ref.te.module.options import divide
@@ -189,7 +190,8 @@ class GroupedLinear(ParallelModule):
             pairs = zip(names, weights, strict=True)
             return tuple(self.quantized_weight(x, weight, name, name, is_first_microbatch) for name, weight in pairs)
 
-        kind = None if is_first_microbatch is not None else self._kind_of_weights(x, weights)
+        plain = getattr(self.get_weight_workspace, "__func__", None) is TransformerEngineBaseModule.get_weight_workspace
+        kind = self._kind_of_weights(x, weights) if plain and is_first_microbatch is None else None
         call.quantized_weights = list(together(kind, weights, quantized))
 
     def _kind_of_weights(self, x: torch.Tensor, weights: list[torch.Tensor]) -> Hashable | None:

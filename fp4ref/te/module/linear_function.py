@@ -32,6 +32,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, cal
     grad = torch.is_grad_enabled()
     call.wants_dgrad = grad and x.requires_grad
     call.wants_wgrad = grad and weight.requires_grad
+    call.wants_any = call.wants_dgrad or call.wants_wgrad or (grad and bias is not None and bias.requires_grad)
     return _Linear.apply(x, weight, bias, call)  # type: ignore[no-untyped-call]
 
 
@@ -42,7 +43,7 @@ class _Linear(torch.autograd.Function):
         operand = call.quantized_weight if call.quantizes else weight.to(call.dtype)
         call.choose_input_directions()
         local, y = together(call.forward_kind(), (rows, operand, _bias(bias, call)), partial(_forward, call))
-        if call.wants_dgrad or call.wants_wgrad:
+        if call.wants_any:
             _save(ctx, rows, local, weight, operand, call)
             ctx.shape, ctx.input_dtype, ctx.weight_dtype = x.shape, x.dtype, weight.dtype
             ctx.bias_dtype = None if bias is None else bias.dtype
@@ -54,6 +55,9 @@ class _Linear(torch.autograd.Function):
         call: LinearCall = ctx.call
         rows = grads[0].reshape(-1, grads[0].shape[-1]).to(call.dtype)
         grad_bias = rows.sum(0).to(ctx.bias_dtype) if ctx.bias_dtype is not None and ctx.needs_input_grad[2] else None
+        if not (call.wants_dgrad or call.wants_wgrad):
+            finish_backward(ctx)
+            return None, None, grad_bias, None
         saved = restore_from_saved(ctx.tensor_objects, ctx.saved_tensors)
         saved_input, saved_weight = saved[0 if call.norm is None else BEHIND_NORM], saved[1]
         if ctx.scattered is not None:
