@@ -15,7 +15,7 @@ from fp4ref.conformance.judge.comparison import Difference, StrayByte
 from fp4ref.conformance.mistakes.said import plural
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result, counts
 from fp4ref.conformance.verdict.replay import Replay
-from fp4ref.conformance.verdict.violated import broken, dump_cells, worst
+from fp4ref.conformance.verdict.violated import broken, differing, dump_cells, worst
 from fp4ref.formats import Codec
 from fp4ref.spec import Spec
 
@@ -34,7 +34,7 @@ def print_report(out: Console, report: DumpReport, limit: int) -> None:
         return
     _print(out, [f"{report.path}: {report.headline}"], "bold")
     if report.results:
-        _print(out, violated_lines(report.diagnosis, report.results[0].spec, dump_cells(report), report.differing))
+        _print(out, violated_lines(report.diagnosis, report.results[0].spec, dump_cells(report), differing(report)))
     _print(out, report.coverage.lines)
     _print(out, [str(error) for error in report.errors])
     shown = [result for result in report.results if not result.compared.equal]
@@ -187,9 +187,9 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
     )
 
 
-def violated_lines(diagnosis: Diagnosis | None, spec: Spec, cells: Mapping[str, Cell], differing: int) -> list[str]:
+def violated_lines(diagnosis: Diagnosis | None, spec: Spec, cells: Mapping[str, Cell], count: int) -> list[str]:
     """Name the broken rule; where the diagnosis does not tell, the rules that decide wrong bytes. Rules: CNF-2."""
-    failing = worst(spec, cells, differing)
+    failing = worst(spec, cells, count)
     named = broken(diagnosis, spec, failing)
     if not named:
         said = ", ".join(_held(rule, cells[rule]) for rule in failing)

@@ -24,7 +24,7 @@ from fp4ref.conformance.vectors.text import Mismatch
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
 from fp4ref.conformance.verdict.dumps import DumpRequest, dumps, given
 from fp4ref.conformance.verdict.kernel_report import KernelReport
-from fp4ref.conformance.verdict.violated import broken, dump_cells, worst
+from fp4ref.conformance.verdict.violated import broken, differing, dump_cells, worst
 from fp4ref.formats import F
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
@@ -174,7 +174,7 @@ def of_dump(report: DumpReport, request: DumpRequest) -> View:
     """Return the view of a dump's report; its tensors that differ are read again. Rules: CNF-2."""
     errors = list(report.errors)
     cells = dump_cells(report)
-    failing = worst(report.results[0].spec, cells, report.differing) if report.results else []
+    failing = worst(report.results[0].spec, cells, differing(report)) if report.results else []
     tests = [
         ReportLine(result.spec.name, f"{result.name or 'tensor'}:{result.compared.direction}", _differing(result))
         for result in report.results

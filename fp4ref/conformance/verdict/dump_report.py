@@ -80,11 +80,6 @@ class DumpReport:
     amax_given: bool = False
 
     @property
-    def differing(self) -> int:
-        """The number of tensors that differ."""
-        return sum(not result.compared.equal for result in self.results)
-
-    @property
     def ok(self) -> bool:
         """True if every byte is right."""
         return self.kind is Verdict.CONFORMS

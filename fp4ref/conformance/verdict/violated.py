@@ -37,11 +37,11 @@ OF_REMAINDERS = frozenset({*SPARE.values(), "LAY-5"})  # at stake where a row or
 OR_ELSE = {Slot.SCALE_CODEC: Slot.SCALE}  # where no case tests the codec alone
 
 
-def worst(spec: Spec, cells: Mapping[str, Cell], differing: int) -> list[str]:
+def worst(spec: Spec, cells: Mapping[str, Cell], count: int) -> list[str]:
     """Return the rules that fail in a case, the likeliest cause first.
 
-    differing: cases that fail. A rule is likelier the more of its own cases fail, and the more of all that fail are its
-    own. One that is at stake in some inputs only is no cause of the others: it comes last if most are not its.
+    count: how many cases fail. A rule is likelier the more of its own cases fail, and the more of all that fail are its
+    own. A rule that is at stake in some inputs only comes last if most of the cases that fail are others.
 
     Rules: CNF-2.
     """
@@ -52,7 +52,7 @@ def worst(spec: Spec, cells: Mapping[str, Cell], differing: int) -> list[str]:
         cell = cells[rule]
         failing = cell.total - cell.passed
         everywhere = rule not in OF_REMAINDERS and {rule, rule.rpartition("-")[0]} & always
-        elsewhere = not everywhere and 2 * failing < differing
+        elsewhere = not everywhere and 2 * failing < count
         return elsewhere, -(failing**2) / cell.total, rule
 
     return sorted((rule for rule, cell in cells.items() if cell.passed < cell.total), key=unlikely)
@@ -98,6 +98,11 @@ def dump_cells(report: DumpReport) -> dict[str, Cell]:
             cell.total += 1
             cell.passed += rule not in wrong
     return cells
+
+
+def differing(report: DumpReport) -> int:
+    """Return the number of tensors that differ."""
+    return sum(not result.compared.equal for result in report.results)
 
 
 def _judged(result: Result) -> tuple[list[str], frozenset[str]]:
