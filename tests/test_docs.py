@@ -201,7 +201,11 @@ def test_every_rule_has_a_page(tmp_path):
         assert set(re.findall(r"^```\{drawn\} (\S+)$", text, re.MULTILINE)) <= known
         assert all(f"`{one.name}`" in text for one in index.citing(rule)["tests"])
     assert "```{drawn} tiled_128x4\n" in found["LAY-3"]
+    assert "```{drawn} blocks-2d\n" in found["LAY-10"]
+    assert "```{drawn} packing-6-bit\n" in found["PACK-4"]
+    assert "In chapter 08 · Layouts and padding: LAY-10." in found["LAY-10"]
     assert "C++ header: `" in found["E2M1-3"]
+    assert "`block_scale` in `backends/fp4ref_numerics/include/fp4ref/block.h`" in found["BLK-10"]
     assert "groups 0 to 17 in `spec/vectors/mx.json`" in found["BLK-10"]
     apart = {
         rule: set(re.findall(r"`([^`]+)`", text.partition("## Profiles that do otherwise")[2]))
