@@ -84,7 +84,8 @@ HEADING = re.compile(rf"#### (?P<id>{ID}) · (?P<title>\S.*) \((?P<kind>{'|'.joi
 FIRST_LINE = re.compile(r"# (?P<number>\d\d) · \S.* \((?P<prefixes>[A-Z0-9]+(?:, [A-Z0-9]+)*)\)")
 CITED = re.compile(r"\bRules:\s*(.*?)(?:\.(?=\s|\Z)|\Z)", re.DOTALL)
 COMMENT = re.compile(r"//[^\n]*(?:\n[ \t]*//[^\n]*)*|/\*.*?\*/", re.DOTALL)
-NAMED = re.compile(r"\b(?:struct|class)\s+(\w+)|\b((?!__)\w+)\s*\(")
+NAMED = re.compile(r"\b(?:struct|class)\s+(\w+)|\busing\s+(\w+)\s*=|\b((?!__)\w+)\s*\(")
+PARAMETERS = re.compile(r"\btemplate\s*<(?:[^<>]|<[^<>]*>)*>")  # of a template: they name nothing that is declared
 Kinds = type[ast.AST] | tuple[type[ast.AST], ...]
 STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # where definitions are
 NATIVE = (".h", ".hpp", ".cuh", ".c", ".cpp", ".cu")
@@ -209,9 +210,9 @@ def _functions(tree: Tree, folder: Path, index: Index) -> Iterator[Citation]:
 
 def _declared(source: str) -> str:
     """Return what the paragraph right behind a comment declares; nothing if it is a preprocessor line or blank."""
-    paragraph = source.removeprefix("\n").split("\n\n", 1)[0]
+    paragraph = PARAMETERS.sub("", source.removeprefix("\n").split("\n\n", 1)[0])
     named = None if paragraph.lstrip().startswith("#") else NAMED.search(paragraph)
-    return (named[1] or named[2]) if named else ""
+    return next(filter(None, named.groups())) if named else ""
 
 
 def _cited(text: str, place: str, name: str, index: Index) -> Iterator[Citation]:

@@ -106,6 +106,21 @@ def test_figure_is_valid_and_described(name: str) -> None:
     assert not re.search(r"https?://(?!www\.w3\.org/)", ALL[name])
 
 
+def test_frames_are_drawn_over_what_stands_beside_them() -> None:
+    """In `packing-element` the next byte would cover an edge of the chosen one's frame."""
+    kinds = [found.get("class", "") for found in ET.fromstring(ALL["packing-element"]).iter(f"{SVG}rect")]
+    marks = [number for number, kind in enumerate(kinds) if "fp-line-mark" in kind]
+    assert marks == [*range(len(kinds) - 2, len(kinds))]
+    said = " ".join(text.text for text in texts(ALL["packing-element"]))
+    assert "spare" not in said
+    assert "spare nibble" in " ".join(text.text for text in texts(ALL["packing"]))
+
+
+def test_variants_show_rules_that_exist() -> None:
+    assert {*catalogue.SHOWN} <= {variant for variant, _, _ in catalogue.VARIANTS}
+    assert {rule for shown in catalogue.SHOWN.values() for rule in shown} <= {*rules.defined()}
+
+
 def too_wide(svg: str, boxes: list[tuple[float, float, float, float]]) -> list[str]:
     """Texts that cross the edge of the smallest box with an edge that their middle is in."""
     rects = [

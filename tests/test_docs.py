@@ -201,7 +201,11 @@ def test_every_rule_has_a_page(tmp_path):
         assert set(re.findall(r"^```\{drawn\} (\S+)$", text, re.MULTILINE)) <= known
         assert all(f"`{one.name}`" in text for one in index.citing(rule)["tests"])
     assert "```{drawn} tiled_128x4\n" in found["LAY-3"]
+    assert "```{drawn} blocks-2d\n" in found["LAY-10"]
+    assert "```{drawn} packing-6-bit\n" in found["PACK-4"]
+    assert "In chapter 08 · Layouts and padding: LAY-10." in found["LAY-10"]
     assert "C++ header: `" in found["E2M1-3"]
+    assert "`block_scale` in `backends/fp4ref_numerics/include/fp4ref/block.h`" in found["BLK-10"]
     assert "groups 0 to 17 in `spec/vectors/mx.json`" in found["BLK-10"]
     apart = {
         rule: set(re.findall(r"`([^`]+)`", text.partition("## Profiles that do otherwise")[2]))
@@ -365,17 +369,23 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     for name, rows in RECORDED.items():
         record = {"setting": {"device": "H", "date": "2026-01-02"}, "copy": copy, "results": rows}
         (results / f"{name}.json").write_text(json.dumps(rows if name == "linear" else record))
+    rows = [*RECORDED["linear"], {"case": "mxfp8", "seconds": 1.5, "ratio": 1.5}]
+    for name, size in (("large", "64 x 8"), ("small", "8 x 8")):
+        record = {"setting": {"device": "B", "date": "2026-01-02", "size": size}, "results": rows}
+        (results / f"{name}.json").write_text(json.dumps(record))
     page.main(tmp_path / "page.md", results)
     text = (tmp_path / "page.md").read_text("utf-8")
     lines = text.splitlines()
     assert [line for line in lines if line.startswith("## ")] == [
-        "## Kernels on a GPU: gpu",
-        "## Calls from Python: host",
+        "## Kernels on a GPU: H",
+        "## Calls from Python: H",
         "## Modules: linear",
+        "## Modules: B, 8 x 8",
+        "## Modules: B, 64 x 8",
         "## Other measurements: cpu",
     ]
-    assert "processors: 2; elements: 64; command: `run --json`" in lines
-    assert "device: H; date: 2026-01-02; copy: 4.00 TB/s (3.50 to 4.20)" in lines
+    assert "processors: 2; elements: 64; command: `run --json`; file: `cpu.json`" in lines
+    assert "device: H; date: 2026-01-02; copy: 4.00 TB/s (3.50 to 4.20); file: `gpu.json`" in lines
     assert "| one / two | 0.57 |" in lines
     assert "| nvfp4 | 1.25 |  |" in lines
     assert "At 16x32, 1 of 2 cases reach 90% of the copy bandwidth. Furthest below: `new case` 40%." in text
@@ -386,6 +396,7 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     assert "A call takes the host 3.5 to 3.5 times as long" in text
     assert "`torchao nvfp4 row` takes 0.80 times as long as `quantize nvfp4 row`; it is faster at 8x8." in text
     assert "`nvfp4` takes 1.64 times as long as `torch`." in text
+    assert "`mxfp8` takes least, 1.50 times as long as `torch`; `nvfp4` most, 1.64 times." in text
 
 
 RECORDED = {

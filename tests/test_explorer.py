@@ -155,6 +155,7 @@ def test_everything_registered_is_offered() -> None:
     assert sorted(layouts + others) == sorted(LAYOUTS)
     for name in others:  # of several experts, pages or heads, the page shows the first
         layout = LAYOUTS[name]
+        assert layout.unit != 4 or len(layout.axes) != 2
         assert layout.unit != 8 or sum(axis.name not in ("e", "p", "h") for axis in layout.axes) != 2, name
 
 
@@ -197,6 +198,7 @@ for made in (third, unknown):
     spec = fp4ref.MXFP4.replace(name=made.name, arithmetic=made)
     fp4ref.register(spec, "ours")
 fp4ref.register(fp4ref.Layout("acme.rows", "m(8,*) k(4,*): m0 k0 k1 m1"), "ours")
+fp4ref.register(fp4ref.Layout("acme.pairs", "n(2,*) k(*): n0 k0 n1; unit 4"), "ours")
 """
 
 
@@ -236,6 +238,8 @@ def test_values_of_users_are_offered_or_named(tmp_path: Path) -> None:
     text = target.read_text(encoding="utf-8")
     assert '"name":"acme.third"' in text
     assert '"name":"acme.rows"' in text
+    assert '"name":"acme.pairs","rule"' in text  # a packing: layouts have their key behind the name
+    assert "acme.pairs:" not in text
     assert '"acme.unknown: numpy.sort"' in text
 
 
@@ -592,6 +596,11 @@ def test_browser_goes_to_rows_follows_links_and_compares(browser: Any) -> None:
     enter("#values", "1 2.5 3")
     enter("#value", "0,75")
     link = browser.execute_script("return location.hash")
+    browser.execute_script(
+        "const c = document.getElementById('compare'); c.value = 'mxfp4'; c.dispatchEvent(new Event('change'));"
+        "c.value = ''; c.dispatchEvent(new Event('change'))"
+    )
+    assert browser.execute_script("return location.hash") == link  # the element that was set stays
     browser.execute_script("location.hash = '#spec=mxfp4&shape=32x64&element=1,2&dtype=float16&compare=nvfp4'")
     assert find("#where").text.startswith("element (1, 2) of a K = 64 MXFP4 tensor")
     assert not find("#random").is_displayed()
@@ -632,6 +641,24 @@ def test_browser_takes_what_a_link_does_not_name_from_the_page_without_a_link(br
     )
     assert "does not contain the values" in note.text
     assert "values=" not in browser.execute_script("return location.hash")
+
+
+@pytest.mark.parametrize("wrong", ["spec=acme.none", "layout=", "shape=4x", "element=1", "compare=x", "byte=-1"])
+def test_browser_has_no_answer_to_a_link_that_it_does_not_understand(browser: Any, wrong: str) -> None:
+    from selenium.webdriver.common.by import By
+
+    def text(name: str) -> str:
+        return str(browser.find_element(By.ID, name).text)
+
+    browser.execute_script("location.hash = arguments[0]", f"#{wrong}&shape=64x64")
+    assert text("problem") == f"link: {wrong}, need what this page offers"
+    assert not any(text(stale) for stale in ("where", "worked", "matrix", "data"))
+    browser.execute_script("location.hash = '#shape=64x64&element=9,70'")
+    assert text("problem").startswith("element (9, 70) of a 64 x 64 tensor")
+    assert not text("where")
+    browser.execute_script("location.hash = '#shape=64x64&element=9,7'")
+    assert text("where").startswith("element (9, 7) of a K = 64 NVFP4 tensor")
+    assert not text("problem")
 
 
 def test_browser_shows_a_peer_its_packing_and_its_random_byte(browser: Any) -> None:

@@ -87,6 +87,19 @@ def test_the_real_tree_is_read(rules_of_the_checkout):
     assert any(found.name == "Codec.encode" for found in index.citing("E2M1-3")["functions"])
 
 
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("template <class S> FP4_API bool reaches(unsigned k)\n{", "reaches"),
+        ("template <class In, int = sizeof(list<In>)> struct flushing : In {", "flushing"),
+        ("using hardware = Codec<e2m1, 7>;\nusing other = int;", "hardware"),
+        ("#define ANY(x) x", ""),
+    ],
+)
+def test_a_comment_belongs_to_the_name_that_is_declared_behind_it(source, name):
+    assert rules._declared("\n" + source) == name
+
+
 def test_rules_from_chapter_13_on_have_one_shall_each(rules_of_the_checkout):
     late = [
         rule

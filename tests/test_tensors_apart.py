@@ -10,7 +10,7 @@ import fp4ref
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.conformance.verdict.dumps import DumpRequest, verify
-from fp4ref.conformance.verdict.violated import broken, dump_cells, worst
+from fp4ref.conformance.verdict.violated import broken, differing, dump_cells, worst
 
 LATE = "scale bytes are stored one place too late, down the rows, around the end"
 SWAPPED = "the high nibble comes first"
@@ -61,7 +61,10 @@ def test_two_mistakes_in_two_tensors(tmp_path):
     report = verified(tmp_path, tensor("a", swapped), tensor("b", late), tensor("c", None))
     assert report.headline.startswith(f"wrong: tensor a: {SWAPPED}; tensor b: {LATE}; differs from nvfp4 in ")
     assert report.diagnosis.explained
-    assert broken(report.diagnosis, fp4ref.NVFP4, worst(dump_cells(report))) == ["LAY-1", "PACK-1"]
+    assert broken(report.diagnosis, fp4ref.NVFP4, worst(fp4ref.NVFP4, dump_cells(report), differing(report))) == [
+        "LAY-1",
+        "PACK-1",
+    ]
     groups = report.to_json()["diagnosis"]["groups"]
     assert [(group["tensors"], group["explanations"][0]["names"]) for group in groups] == [
         (("a",), ("nibbles",)),
@@ -75,7 +78,7 @@ def test_one_tensor_is_explained_and_one_is_not(tmp_path):
     report = verified(tmp_path, tensor("a", swapped), tensor("b", random))
     assert report.headline.startswith(f"wrong: tensor a: {SWAPPED}; tensor b: not explained; differs from nvfp4 in ")
     assert not report.diagnosis.explained
-    assert broken(report.diagnosis, fp4ref.NVFP4, worst(dump_cells(report))) == []
+    assert broken(report.diagnosis, fp4ref.NVFP4, worst(fp4ref.NVFP4, dump_cells(report), differing(report))) == []
 
 
 @pytest.mark.rule("CNF-49")
@@ -93,7 +96,7 @@ def test_codes_of_6_bits_have_spare_bits(tmp_path):
     report = verified(tmp_path, tensor("a", spare, "mxfp6-e3m2", (16, 33)))
     told = "wrong: spare bits of rows are not zero; differs from mxfp6-e3m2 in 8 rows with spare bits that are set"
     assert report.headline == told
-    assert worst(dump_cells(report)) == ["PACK-5"]
+    assert worst(fp4ref.NVFP4, dump_cells(report), differing(report)) == ["PACK-5"]
     assert "nibble" not in str(report.to_json())
 
 

@@ -111,7 +111,7 @@ def kernels(result: Result, theme: str) -> str:
     """Draw the share of the copy bandwidth that each case reaches at the largest shape, with its spread."""
     shape = largest(result)
     rows = [row for row in result.rows if row["shape"] == shape and row.get("of_copy_bandwidth")]
-    title = f"Kernels: share of the copy bandwidth, {shape}, {result.name}"
+    title = f"Kernels: share of the copy bandwidth, {shape}"
     said = (
         "1.0 is the speed of large copies in the same run; bytes are those that must be read and written. Lines at the "
         "ends: the fastest and the slowest placement of the buffers. Hatched: other libraries, compiled. "
@@ -128,7 +128,7 @@ def kernels(result: Result, theme: str) -> str:
 def calls(result: Result, theme: str) -> str:
     """Draw what a call takes on the host."""
     shape = max(shapes(result), key=elements)
-    title = f"Time of a call on the host, {shape}, {result.name}"
+    title = f"Time of a call on the host, {shape}"
     said = f"Microseconds until the call returns, and how many clones of the tensor that is. {dated(result)}"
     bars = [
         Bar(
@@ -147,7 +147,7 @@ def calls(result: Result, theme: str) -> str:
 def modules(result: Result, theme: str) -> str:
     """Draw the time of emulated modules as a multiple of the first row's, by what else the rows differ in."""
     base = result.rows[0]["case"]
-    title = f"Emulated modules: time as a multiple of {base}, {result.name}"
+    title = f"Emulated modules: time as a multiple of {base}"
     bars = []
     for row in result.rows:
         more = [f"{key} {value}" for key, value in row.items() if key in ("groups", "m")]

@@ -6,6 +6,7 @@ The pages and charts of performance are made of these, so that another run chang
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -43,6 +44,12 @@ class Result(NamedTuple):
     facts: dict[str, str]
     rows: list[Row]
     ratios: dict[str, float]
+
+    @property
+    def run(self) -> str:
+        """The device and the size of the run in words; its file's name where the file does not tell."""
+        told = [self.facts[fact].split(", one thread")[0] for fact in ("device", "size") if fact in self.facts]
+        return ", ".join(told) or self.name.replace("_", " ")
 
 
 class Pair(NamedTuple):
@@ -86,10 +93,15 @@ def kind_of(rows: list[Row]) -> Kind:
 
 
 def files(place: Path = RESULTS) -> list[Result]:
-    """Return the results of a file, or of every file of a folder, kernels first."""
+    """Return the results of a file, or of every file of a folder: kernels first, each kind by device and size."""
     paths = [place] if place.is_file() else sorted(place.glob("*.json"))
     order = list(Kind)
-    return sorted(map(read, paths), key=lambda result: (order.index(result.kind), result.name))
+
+    def key(result: Result) -> tuple[int, str, list[int], str]:
+        size = [int(number) for number in re.findall(r"\d+", result.facts.get("size", ""))]
+        return order.index(result.kind), result.facts.get("device", ""), size, result.name
+
+    return sorted(map(read, paths), key=key)
 
 
 def name_of(row: Row) -> str:
@@ -160,11 +172,19 @@ def sentences(result: Result) -> Iterator[str]:
         yield f"A call takes the host {low:.1f} to {high:.1f} times as long as a clone of the same tensor."
     elif result.kind in (Kind.GROUPED, Kind.MODULES):
         base = result.rows[0]["case"]
-        own = [row for row in result.rows if row["case"] != base]
-        for case in dict.fromkeys(row["case"] for row in own):
-            ratios = [row["ratio"] for row in own if row["case"] == case]
-            span = f"{ratios[0]:.2f}" if len(ratios) == 1 else f"{min(ratios):.2f} to {max(ratios):.2f}"
-            yield f"`{case}` takes {span} times as long as `{base}`."
+        ratios: dict[str, list[float]] = {}
+        for row in result.rows:
+            if row["case"] != base:
+                ratios.setdefault(row["case"], []).append(row["ratio"])
+        spans = {case: (min(found), max(found)) for case, found in ratios.items()}
+        said = {
+            case: f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}" for case, (low, high) in spans.items()
+        }
+        least, most = (pick(spans, key=lambda case: spans[case][1]) for pick in (min, max))
+        if len(spans) > 1:
+            yield f"`{least}` takes least, {said[least]} times as long as `{base}`; `{most}` most, {said[most]} times."
+        else:
+            yield f"`{least}` takes {said[least]} times as long as `{base}`."
     yield from beside_peers(result)
 
 

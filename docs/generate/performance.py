@@ -49,8 +49,9 @@ def section(result: Result, chart: bool) -> Iterator[str]:
 
     chart: whether the figure exists, as it does for the recorded results.
     """
-    yield f"## {result.kind}: {result.name}\n"
-    yield "; ".join(f"{key}: `{v}`" if " --" in str(v) else f"{key}: {v}" for key, v in result.facts.items()) + "\n"
+    yield f"## {result.kind}: {result.run}\n"
+    facts = {**result.facts, "file": f"`{result.name}.json`"}
+    yield "; ".join(f"{key}: `{v}`" if " --" in str(v) else f"{key}: {v}" for key, v in facts.items()) + "\n"
     said = " ".join(sentences(result))
     if chart and result.kind in DRAWN:
         yield f"```{{drawn}} measured-{result.name}\n{said}\n```\n"

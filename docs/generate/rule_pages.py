@@ -54,7 +54,8 @@ def main(folder: Path) -> None:
 def page(index: Index, rule: Rule, figures: Sequence[str]) -> Iterator[str]:
     """Yield the lines of a rule's page. The index entry makes the search find it under its ID."""
     yield f"---\norphan: true\n---\n\n```{{index}} ! {rule.id}\n```\n\n# {rule.id} · {rule.title}\n"
-    yield f"Kind: {rule.kind.value}. In chapter {rule.chapter}: {rule.id}. In a terminal: `fp4ref rules {rule.id}`.\n"
+    yield f"Kind: {rule.kind.value}. In chapter {titles()[rule.chapter]}: {rule.id}."
+    yield f"In a terminal: `fp4ref rules {rule.id}`.\n"
     yield rule.text + "\n"
     for name in figures:
         yield f"```{{drawn}} {name}\n```\n"
@@ -78,6 +79,13 @@ def page(index: Index, rule: Rule, figures: Sequence[str]) -> Iterator[str]:
         yield "\n## Profiles that do otherwise\n"
         yield f"{', '.join(f'`{name}`' for name in others)}; see"
         yield "[how the public implementations differ](../differences.md)."
+
+
+@cache
+def titles() -> dict[str, str]:
+    """Return the number and title of each chapter by the stem of its file, without the prefixes of its rules."""
+    heads = {path.stem: path.read_text("utf-8").partition("\n")[0] for path in rules.here().spec.rglob("*.md")}
+    return {stem: head.removeprefix("# ").partition(" (")[0] for stem, head in heads.items()}
 
 
 def places(title: str, found: Sequence[Citation]) -> Iterator[str]:
@@ -137,7 +145,7 @@ def listed(index: Index) -> Iterator[str]:
     for rule in index.rules.values():
         if rule.chapter != chapter:
             chapter = rule.chapter
-            yield f"\n## {chapter}\n"
+            yield f"\n## {titles()[chapter]}\n"
         yield f"* [{rule.id}]({rule.id.lower()}.md) · {rule.title}"
 
 

@@ -57,7 +57,9 @@ def html(report: LintReport) -> str:
     )
     table = f"<table><tr><th>severity</th><th>code</th><th>message</th></tr>{rows}</table>" if rows else ""
     remarks = "".join(f"<li>{escape(each)}</li>" for each in report.remarks)
-    verdict = f"{len(report.findings)} findings" if report.findings else "nothing found"
+    verdict = (
+        f"{len(report.findings)} finding{'s' * (len(report.findings) > 1)}" if report.findings else "nothing found"
+    )
     facts = "".join(
         f"<tr><td>{escape(name)}</td><td>{escape(str(fact['convention']))}</td>"
         f"<td>{escape(' x '.join(map(str, fact['shape'])))}</td></tr>"

@@ -103,6 +103,6 @@ def _print(report: LintReport) -> None:
     for remark in report.remarks:
         click.echo(printable(f"note: {remark}"))
     depth = "headers only" if report.header_only else f"{report.read_bytes:,} bytes read"
-    found = f"{len(report.findings)} findings" if report.findings else "nothing found"
+    found = f"{len(report.findings)} finding{'s' * (len(report.findings) > 1)}" if report.findings else "nothing found"
     conventions = ", ".join(report.families) or "not recognized"
     click.echo(printable(f"{report.path}: {conventions}; {report.tensors} tensors, {depth}: {found}"))

@@ -15,7 +15,7 @@ from fp4ref.conformance.judge.comparison import Difference, StrayByte
 from fp4ref.conformance.mistakes.said import plural
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result, counts
 from fp4ref.conformance.verdict.replay import Replay
-from fp4ref.conformance.verdict.violated import broken, dump_cells, worst
+from fp4ref.conformance.verdict.violated import broken, differing, dump_cells, worst
 from fp4ref.formats import Codec
 from fp4ref.spec import Spec
 
@@ -34,7 +34,7 @@ def print_report(out: Console, report: DumpReport, limit: int) -> None:
         return
     _print(out, [f"{report.path}: {report.headline}"], "bold")
     if report.results:
-        _print(out, violated_lines(report.diagnosis, report.results[0].spec, dump_cells(report)))
+        _print(out, violated_lines(report.diagnosis, report.results[0].spec, dump_cells(report), differing(report)))
     _print(out, report.coverage.lines)
     _print(out, [str(error) for error in report.errors])
     shown = [result for result in report.results if not result.compared.equal]
@@ -150,7 +150,7 @@ def _print(out: Console, lines: Sequence[str], style: str | None = None) -> None
 def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
     """Print the verdict on a kernel, its diagnosis, the places that failed, and the first mismatches."""
     _print(out, [f"{report.subject}: {report.headline}"], "bold")
-    _print(out, violated_lines(report.diagnosis, report.spec, report.rules))
+    _print(out, violated_lines(report.diagnosis, report.spec, report.rules, len(report.failing)))
     _print(out, report.coverage.lines)
     _print(out, [str(error) for error in report.errors])
     for kind, (case, finding) in report.first.items():
@@ -171,7 +171,7 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
         _print_table(out, ("case", "what", "input", "scale", "expected", "got", "special input"), found)
     others = [f"{j.case.id} {item}" for j in report.failures for item in j.mismatches][:limit]
     _print(out, ["", *others] if others else [])
-    failing = worst(report.rules)
+    failing = worst(report.spec, report.rules, len(report.failing))
     rules = [_held(rule, cell) for rule, cell in sorted(report.rules.items()) if rule not in failing]
     whole = [name for name, cell in report.families.items() if cell.passed == cell.total]
     _print(out, [""])
@@ -187,13 +187,13 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
     )
 
 
-def violated_lines(diagnosis: Diagnosis | None, spec: Spec, cells: Mapping[str, Cell]) -> list[str]:
+def violated_lines(diagnosis: Diagnosis | None, spec: Spec, cells: Mapping[str, Cell], count: int) -> list[str]:
     """Name the broken rule; where the diagnosis does not tell, the rules that decide wrong bytes. Rules: CNF-2."""
-    failing = worst(cells)
+    failing = worst(spec, cells, count)
     named = broken(diagnosis, spec, failing)
     if not named:
         said = ", ".join(_held(rule, cells[rule]) for rule in failing)
-        return [f"rules that decide a wrong byte, the most often failing first: {said}"] if failing else []
+        return [f"rules that decide a wrong byte, the likeliest first: {said}"] if failing else []
     known = standard.defined()
     return [f"broken: {rule} {known[rule].title if rule in known else ''}".rstrip() for rule in named]
 

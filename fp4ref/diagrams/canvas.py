@@ -24,6 +24,7 @@ class Canvas:
         self.title, self.description, self.theme, self.width = title, description, theme, width
         self.bottom = 0.0
         self._elements: list[draw.DrawingElement] = []
+        self._marks: list[draw.DrawingElement] = []  # drawn last
 
     def text(
         self,
@@ -95,8 +96,11 @@ class Canvas:
             )
 
     def mark(self, x: float, y: float, width: float, height: float) -> None:
-        """Draw the frame around the highlighted part."""
+        """Draw the frame around the highlighted part, over all that is drawn before and after."""
+        before = len(self._elements)
         self.box(x, y, width, height, "none", stroke="mark")
+        self._marks += self._elements[before:]
+        del self._elements[before:]
 
     def line(self, points: list[tuple[float, float]], *, stroke: str = "edge", head: bool = False) -> None:
         """Draw a line through points; head: with an arrow's head at its end."""
@@ -126,7 +130,7 @@ class Canvas:
         page.append(draw.Raw(f"<style>{css(self.theme)}</style>"))
         page.append(draw.Raw(HATCH))
         page.append(draw.Rectangle(0, 0, _n(self.width), _n(height), class_=_classes("fill-paper", "line-none")))
-        for element in self._elements:
+        for element in (*self._elements, *self._marks):
             page.append(element)
         text: str = page.as_svg()
         return text + "\n"

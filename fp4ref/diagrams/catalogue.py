@@ -191,6 +191,20 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     *((f"memory-{name}", "memory", {"layout": relayouts.named(name)}) for name in FIELD),
 )
 
+# Rules that a variant shows instead of all those of its figure.
+SHOWN: dict[str, tuple[str, ...]] = {
+    "blocks-2d": ("BLK-7", "LAY-10"),
+    "directions-hadamard": ("HAD-4", "BLK-8"),
+    "hierarchy-row-scaled": ("GLB-5", "GLB-1"),
+    "hierarchy-mx": ("GLB-6", "DEQ-2"),
+    "packing-6-bit": ("PACK-4", "PACK-5"),
+    "packing-8-bit": ("PACK-3",),
+    "gemm-hadamard": ("GEM-10", "GEM-1"),
+    "memory-low_first": ("PACK-7", "PACK-1"),
+    "memory-vllm.marlin_fp4": ("PACK-9", "PACK-7"),
+    "memory-rocm.gfx950_32x8": ("LAY-18", "LAY-13"),
+}
+
 
 def _variant(name: str) -> tuple[str, dict[str, Any]]:
     """Return the figure and the options of a file that `--all` writes."""
@@ -221,7 +235,9 @@ def point(name: str) -> str:
 
 
 def cited(name: str) -> tuple[str, ...]:
-    """Return the rules that a file of `--all` shows, the first of them most of all: those that its function cites."""
+    """Return the rules that a file of `--all` shows, the first most of all: its own, or what its function cites."""
+    if name in SHOWN:
+        return SHOWN[name]
     what, _ = _variant(name)
     found = figure(what)
     module, function = found.where.split(":")

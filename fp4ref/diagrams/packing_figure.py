@@ -161,10 +161,10 @@ def _words(bits: int, first: int, stop: int, columns: int) -> str:
     if bits == 6:
         return (
             f"Elements {first} to {stop - 1} of a row: bits 6i to 6i + 5 of the row are element i, the lowest bit of "
-            f"byte 0 first. The bits past the last element are 0{spare}."
+            f"byte 0 first.{f' The bits past the last element are 0{spare}.' if columns * bits % 8 else ''}"
         )
     return (
         f"Elements {first} to {stop - 1} of a row: element 2i is in the low nibble of byte i, "
-        "element 2i + 1 in the high one. "
-        f"The spare nibble of an odd row is 0{spare}."
+        "element 2i + 1 in the high one."
+        f"{f' The spare nibble of an odd row is 0{spare}.' if columns * bits % 8 else ''}"
     )

@@ -11,6 +11,8 @@ const LONGEST = 16000; // characters of values in a link
 let model = null;
 let other = null; // the model of the specification to compare with
 let written = ""; // the last link
+let tensor = null; // x with the elements that were set, and what it was made of
+let made = "";
 let against = ""; // why the other specification has no answer
 let chosen = [37, 130];
 let corner = [0, 0];
@@ -34,31 +36,33 @@ function settings() {
   return { ...read, rows: Number(read.rows), columns: Number(read.columns), byte: read.byte === "" ? NaN : Number(read.byte) };
 }
 
-// Read the form; show why it cannot be, or everything anew.
-function update(keepValues = false) {
+// Read the form; show why it cannot be, or everything anew. Elements that were set stay while x is made of the same.
+function update() {
   const asked = settings();
   fit(asked);
   if (TABLES.specs.find((spec) => spec.name === asked.spec).hadamard !== null && asked.direction === "column") {
     byId("dtype").value = asked.dtype = "bfloat16";
   }
-  let problem = M.refusal(asked), x = null;
-  if (!problem) {
+  const source = [asked.rows, asked.columns, asked.dtype, asked.values].join();
+  let problem = M.refusal(asked);
+  if (!problem && made !== source) {
     try {
-      x = keepValues && model ? model.x : M.tensor(asked.rows, asked.columns, asked.values, asked.dtype);
+      tensor = M.tensor(asked.rows, asked.columns, asked.values, asked.dtype);
+      made = source;
     } catch (error) {
       problem = error.message;
     }
   }
   byId("problem").textContent = problem;
   if (problem) return clear();
-  model = M.build(asked, x);
+  model = M.build(asked, tensor);
   other = null;
   against = "";
   if (asked.compare && asked.compare !== asked.spec) {
     const theirs = { ...asked, spec: asked.compare };
     if (!M.packingOf(asked.packing, TABLES.specs.find((one) => one.name === asked.compare))) theirs.packing = "canonical";
     against = M.refusal(theirs);
-    if (!against) other = M.build(theirs, x);
+    if (!against) other = M.build(theirs, tensor);
   }
   choose(Math.min(chosen[0], model.rows - 1), Math.min(chosen[1], model.columns - 1));
 }
@@ -134,24 +138,39 @@ function link() {
 
 // Take the settings from the page's link; what it does not name is as on the page without a link.
 function follow() {
-  const start = new URLSearchParams(location.hash.slice(1));
+  const start = new URLSearchParams(location.hash.slice(1)), wrong = [];
+  const taken = (name, pattern, first) => {
+    const text = start.get(name) ?? first;
+    if (pattern.test(text)) return text;
+    wrong.push(`${name}=${text}`);
+    return first;
+  };
   for (const name of ["spec", "direction", "layout", "packing", "dtype", "compare", "show"]) {
-    const known = [...byId(name).options].some((option) => option.value === start.get(name));
-    byId(name).value = known ? start.get(name) : (DEFAULTS[name] ?? "");
+    const asked = start.get(name) ?? DEFAULTS[name] ?? "";
+    const known = [...byId(name).options].some((option) => option.value === asked);
+    if (!known) wrong.push(`${name}=${asked}`);
+    byId(name).value = known ? asked : (DEFAULTS[name] ?? "");
   }
-  const shape = /^\d+x\d+$/.test(start.get("shape") ?? "") ? start.get("shape") : DEFAULTS.shape;
-  [byId("rows").value, byId("columns").value] = shape.split("x");
-  byId("byte").value = /^\d+$/.test(start.get("byte") ?? "") ? start.get("byte") : byId("byte").defaultValue;
-  const element = /^\d+,\d+$/.test(start.get("element") ?? "") ? start.get("element") : DEFAULTS.element;
-  chosen = element.split(",").map(Number);
+  [byId("rows").value, byId("columns").value] = taken("shape", /^\d+x\d+$/, DEFAULTS.shape).split("x");
+  byId("byte").value = taken("byte", /^\d+$/, byId("byte").defaultValue);
+  chosen = taken("element", /^\d+,\d+$/, DEFAULTS.element).split(",").map(Number);
   byId("values").value = start.get("values") ?? "";
+  made = "";
+  if (wrong.length) { // another answer than the one that was asked for would be taken for it
+    byId("problem").textContent = `link: ${wrong.join(", ")}, need what this page offers`;
+    return clear();
+  }
+  const element = chosen;
   update();
-  if (!model || !start.get("set")) return;
-  for (const item of start.get("set").split(",")) {
+  if (!model) return;
+  for (const item of start.get("set")?.split(",") ?? []) {
     const [, index, bits] = /^(\d+):(0x[0-9a-f]{8})$/.exec(item) ?? [];
     if (index !== undefined && Number(index) < model.x.length) model.x.set(Number(index), M.parse(bits));
   }
-  update(true);
+  if (start.get("set")) update();
+  if (!start.has("element") || element.join() === chosen.join()) return;
+  [byId("row").value, byId("column").value] = element;
+  go();
 }
 
 function draw() {
@@ -433,7 +452,7 @@ byId("value").addEventListener("change", () => {
     return;
   }
   model.x.set(chosen[0] * model.columns + chosen[1], value);
-  update(true);
+  update();
 });
 for (const id of ["row", "column"]) byId(id).addEventListener("change", go);
 window.addEventListener("hashchange", () => location.hash !== written && follow());

@@ -13,6 +13,7 @@ from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.explain.formulas import cited, formula
 from fp4ref.diagrams.codec_words import codec_rules, codec_words
 from fp4ref.diagrams.place import spoken
+from fp4ref.errors import LayoutError
 from fp4ref.explorer.symbols import UntracedError
 from fp4ref.explorer.traced import javascript, symbolic, total
 from fp4ref.formats import FORMATS, Codec, F, Format, grid
@@ -49,14 +50,15 @@ def tables() -> Tables:
         except UntracedError as error:
             left_out.append(f"{spec.name}: {error}")
     shown = [layout for layout in LAYOUTS.values() if layout.unit == 8 and _shown(layout)]
-    others = [layout for layout in LAYOUTS.values() if layout not in shown]
+    packed = [*PACKINGS.values(), *filter(_packs, LAYOUTS.values())]
+    others = [layout for layout in LAYOUTS.values() if layout not in shown and layout not in packed]
     left_out += [f"{layout.name}: {_unfit(layout)}" for layout in others]
     data = {
         "formats": {name: _format(form) for name, form in FORMATS.items()},
         "specs": specs,
         "rules": {name: rule.title for name, rule in defined().items()},
         "layouts": [_layout(layout) for layout in shown],
-        "packings": [_packing(form) for form in PACKINGS.values()],
+        "packings": [_packing(form) for form in packed],
         "canonical": {bits: _layout(form) for bits, form in CANONICAL_OF.items()},
         "left_out": left_out,
     }
@@ -93,7 +95,11 @@ def _shown(layout: Layout) -> list[int]:
 
 
 def _unfit(layout: Layout) -> str:
-    return layout.unfit_for_scales() if layout.unit == 8 else f"units of {layout.unit} bits, not bytes"
+    return (
+        layout.unfit_for_scales()
+        if layout.unit == 8
+        else f"units of {layout.unit} bit{'s' * (layout.unit > 1)}, not bytes"
+    )
 
 
 def _format(form: Format) -> dict[str, Any]:
@@ -151,6 +157,14 @@ def _spec(spec: Spec, written: FunctionList) -> dict[str, Any]:
             name: {"words": formula(function), "rules": list(cited(function))} for name, function in formulas.items()
         },
     }
+
+
+def _packs(layout: Layout) -> bool:
+    """Return True for a layout of codes narrower than a byte that was registered as no packing of the catalogue."""
+    try:
+        return layout.unit < 8 and layout.name not in PACKINGS and packing(layout) is layout
+    except LayoutError:
+        return False
 
 
 def _packing(form: Layout) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from html import escape
 from importlib.resources import files
@@ -171,9 +171,15 @@ def _rules(view: View) -> Iterator[str]:
     known = standard.defined()
     if view.rules:
         yield "<h2>Rules</h2>"
+        by_share = sorted(view.rules, key=lambda rule: (_held(view, rule), rule))
+        first = dict.fromkeys((*view.broken, *view.failing, *by_share))
         rows = [
-            (rule, known[rule].title if rule in known else "", *(cells.get(name, "-") for name in view.subjects))
-            for rule, cells in sorted(view.rules.items(), key=lambda item: (_held(item[1].values()), item[0]))
+            (
+                rule,
+                known[rule].title if rule in known else "",
+                *(view.rules[rule].get(name, "-") for name in view.subjects),
+            )
+            for rule in first
         ]
         yield _table(("rule", "title", *(f">{name}" for name in view.subjects)), rows)
         if view.broken:
@@ -184,20 +190,19 @@ def _rules(view: View) -> Iterator[str]:
 
 
 def _violated(view: View) -> Iterator[str]:
-    """Name the broken rule above everything else; where the diagnosis does not tell, those that fail most often."""
+    """Name the broken rule above everything else; where the diagnosis does not tell, the likeliest ones."""
     known = standard.defined()
-    shares = {rule: _held(cells.values()) for rule, cells in view.rules.items()}
-    failing = [rule for share, rule in sorted((share, rule) for rule, share in shares.items() if share < 1)]
-    named = view.broken or failing[:NAMED]
+    shares = sorted((_held(view, rule), rule) for rule in view.rules)
+    named = view.broken or (view.failing or [rule for share, rule in shares if share < 1])[:NAMED]
     if named:
         told = (f"<b>{escape(rule)}</b> {escape(known[rule].title if rule in known else '')}" for rule in named)
-        said = "Broken" if view.broken else "Rules that decide a wrong byte, the most often failing first"
+        said = "Broken" if view.broken else "Rules that decide a wrong byte, the likeliest first"
         yield f'<p class="rule">{said}: {"; ".join(told)}.</p>'
 
 
-def _held(cells: Iterable[Cell]) -> float:
+def _held(view: View, rule: str) -> float:
     """Return the smallest share of cases in which a rule's bytes are right, over all subjects."""
-    return min((cell.passed / cell.total for cell in cells if cell.total), default=1.0)
+    return min((cell.passed / cell.total for cell in view.rules[rule].values() if cell.total), default=1.0)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], kind: str = "plain") -> str:

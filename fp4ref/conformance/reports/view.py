@@ -24,7 +24,7 @@ from fp4ref.conformance.vectors.text import Mismatch
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
 from fp4ref.conformance.verdict.dumps import DumpRequest, dumps, given
 from fp4ref.conformance.verdict.kernel_report import KernelReport
-from fp4ref.conformance.verdict.violated import broken, dump_cells, worst
+from fp4ref.conformance.verdict.violated import broken, differing, dump_cells, worst
 from fp4ref.formats import F
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
@@ -70,7 +70,7 @@ class View:
     rules: passed and made tests by rule and subject. families: by name, with the reason. counts: what differs.
     findings: kind, count, first case and text; traces: titles and tracebacks of some of them. others: mismatches of
     other operations than quantize, by case. errors: parts of the report that failed. coverage: basis of the verdict.
-    broken: the rules that the diagnosis tells are broken.
+    broken: the rules that the diagnosis tells are broken. failing: those that fail, the likeliest cause first.
     """
 
     title: str
@@ -89,6 +89,7 @@ class View:
     errors: tuple[InternalError, ...] = ()
     coverage: Coverage | None = None
     broken: tuple[str, ...] = ()
+    failing: tuple[str, ...] = ()
 
 
 def of_kernel(report: KernelReport) -> View:
@@ -106,6 +107,7 @@ def of_kernel(report: KernelReport) -> View:
         for kind, (case, finding) in report.first.items()
     ]
     errors = list(report.errors)
+    failing = worst(report.spec, report.rules, len(report.failing))
     exhibits = _shown(_kernel_exhibits(report), errors)
     return View(
         f"{report.subject} under {report.spec.name}",
@@ -123,7 +125,8 @@ def of_kernel(report: KernelReport) -> View:
         tuple(tests),
         tuple(errors),
         report.coverage,
-        tuple(broken(report.diagnosis, report.spec, worst(report.rules))),
+        tuple(broken(report.diagnosis, report.spec, failing)),
+        tuple(failing),
     )
 
 
@@ -171,6 +174,7 @@ def of_dump(report: DumpReport, request: DumpRequest) -> View:
     """Return the view of a dump's report; its tensors that differ are read again. Rules: CNF-2."""
     errors = list(report.errors)
     cells = dump_cells(report)
+    failing = worst(report.results[0].spec, cells, differing(report)) if report.results else []
     tests = [
         ReportLine(result.spec.name, f"{result.name or 'tensor'}:{result.compared.direction}", _differing(result))
         for result in report.results
@@ -182,7 +186,8 @@ def of_dump(report: DumpReport, request: DumpRequest) -> View:
         _diagnosis(report.diagnosis),
         (report.path,),
         {rule: {report.path: cell} for rule, cell in cells.items()},
-        broken=tuple(broken(report.diagnosis, report.results[0].spec, worst(cells))) if report.results else (),
+        broken=tuple(broken(report.diagnosis, report.results[0].spec, failing)) if report.results else (),
+        failing=tuple(failing),
         exhibits=_shown(_dump_exhibits(report, request), errors),
         tests=tuple(tests),
         errors=tuple(errors),

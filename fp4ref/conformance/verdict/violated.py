@@ -10,8 +10,10 @@ from fp4ref.conformance.judge.blame import failed
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
 from fp4ref.layout import layout
+from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
 
+DIRECTIONS: tuple[Direction, ...] = ("row", "column")
 NAMED = 3  # rules that are named where nothing tells which of them is broken
 ELEMENT, SCALE = "the element's format", "the scale's format"
 OF_STAGE: dict[str, tuple[str, ...]] = {  # rules and chapters that decide what a stage of the quantizer does
@@ -31,13 +33,29 @@ OF_STAGE: dict[str, tuple[str, ...]] = {  # rules and chapters that decide what 
     Slot.LAYOUT: ("LAY",),
     Slot.PADDING: ("LAY-5",),
 }
+OF_REMAINDERS = frozenset({*SPARE.values(), "LAY-5"})  # at stake where a row or a tile is not full
 OR_ELSE = {Slot.SCALE_CODEC: Slot.SCALE}  # where no case tests the codec alone
 
 
-def worst(cells: Mapping[str, Cell]) -> list[str]:
-    """Return the rules that fail in a case, the most often failing first."""
-    found = sorted((cell.passed / cell.total, rule) for rule, cell in cells.items() if cell.passed < cell.total)
-    return [rule for _, rule in found]
+def worst(spec: Spec, cells: Mapping[str, Cell], count: int) -> list[str]:
+    """Return the rules that fail in a case, the likeliest cause first.
+
+    count: how many cases fail. A rule is likelier the more of its own cases fail, and the more of all that fail are its
+    own. A rule that is at stake in some inputs only comes last if most of the cases that fail are others.
+
+    Rules: CNF-2.
+    """
+    always = {rule for direction in DIRECTIONS for rule in spec_rules(spec, direction)}
+    always |= {spec.element.format.name.upper(), spec.scale.format.name.upper(), "PACK", "LAY"}
+
+    def unlikely(rule: str) -> tuple[bool, float, str]:
+        cell = cells[rule]
+        failing = cell.total - cell.passed
+        everywhere = rule not in OF_REMAINDERS and {rule, rule.rpartition("-")[0]} & always
+        elsewhere = not everywhere and 2 * failing < count
+        return elsewhere, -(failing**2) / cell.total, rule
+
+    return sorted((rule for rule, cell in cells.items() if cell.passed < cell.total), key=unlikely)
 
 
 def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> list[str]:
@@ -80,6 +98,11 @@ def dump_cells(report: DumpReport) -> dict[str, Cell]:
             cell.total += 1
             cell.passed += rule not in wrong
     return cells
+
+
+def differing(report: DumpReport) -> int:
+    """Return the number of tensors that differ."""
+    return sum(not result.compared.equal for result in report.results)
 
 
 def _judged(result: Result) -> tuple[list[str], frozenset[str]]:
