@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -170,11 +172,25 @@ def test_a_recomputation_draws_from_a_tracker_what_the_first_call_drew():
 def test_offloading_changes_nothing():
     context, end_of_layer = te.get_cpu_offload_context(enabled=True, num_layers=1, model_layers=2)
     x = torch.ones(2)
+    assert not context.inside_context
     with context:
+        assert context.inside_context  # Megatron's layers ask
         assert end_of_layer(x) is x
+    assert not context.inside_context
     te.mark_not_offload(x)
     with pytest.raises(ValueError, match="manual_synchronization"):
         te.get_cpu_offload_context(manual_synchronization=True)
+
+
+def test_saved_tensors_come_back_once():
+    weight = te.MXFP8Quantizer()(torch.ones(32, 32))
+    saved, objects = te.prepare_for_saving(weight, torch.ones(3))
+    ctx = SimpleNamespace(saved_tensors=saved, tensor_objects=objects)
+    restored, plain = te.restore_from_func_ctx(ctx)
+    assert torch.equal(restored.dequantize(), torch.ones(32, 32))
+    assert torch.equal(plain, torch.ones(3))
+    with pytest.raises(AttributeError, match="tensor_objects"):
+        te.restore_from_func_ctx(ctx)
 
 
 def test_splitting_along_a_dimension():
