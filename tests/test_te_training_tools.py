@@ -32,16 +32,25 @@ def adam(value, grads, decoupled):
     return value
 
 
+@pytest.mark.parametrize("gradient", ["grad", "decoupled_grad"])
 @pytest.mark.parametrize("decoupled", [True, False])
 @pytest.mark.parametrize("dtype, master", [(torch.float32, False), (torch.bfloat16, True)])
-def test_adam_by_its_formula(decoupled, dtype, master):
+def test_adam_by_its_formula(decoupled, dtype, master, gradient):
     torch.manual_seed(0)
     weight = torch.nn.Parameter(torch.randn(64).to(dtype))
-    start, grads = weight.detach().clone(), [torch.randn(64).to(dtype) for _ in range(3)]
-    optimizer = optimizers.FusedAdam([weight], RATE, BETAS, EPS, DECAY, adam_w_mode=decoupled, master_weights=master)
+    own = gradient == "grad"  # the other may have another type
+    start, grads = weight.detach().clone(), [torch.randn(64).to(dtype if own else torch.float32) for _ in range(3)]
+    settings = {"adam_w_mode": decoupled, "master_weights": master, "use_decoupled_grad": not own}
+    optimizer = optimizers.FusedAdam([weight], RATE, BETAS, EPS, DECAY, **settings)
     for grad in grads:
-        weight.grad = grad.clone()
+        setattr(weight, gradient, grad.clone())
         optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    assert getattr(weight, gradient).abs().sum() == 0
+    optimizer.zero_grad()
+    assert getattr(weight, gradient) is None
+    optimizer.step()
+    optimizer.param_groups[0]["step"] -= 1  # nothing but the number of steps moved
     state, expected = optimizer.state[weight], adam(start, grads, decoupled)
     values = state["master_param"] if master else weight.detach()
     assert torch.allclose(values.double(), expected, rtol=1e-5, atol=1e-7)
@@ -75,7 +84,7 @@ def test_sgd_is_torchs():
 
 def test_optimizers_refuse_by_name():
     weight = torch.nn.Parameter(torch.zeros(1))
-    for options in ({"amsgrad": True}, {"use_decoupled_grad": True}, {"exp_avg_dtype": torch.bfloat16}):
+    for options in ({"amsgrad": True}, {"exp_avg_dtype": torch.bfloat16}):
         with pytest.raises(ValueError, match=next(iter(options))):
             optimizers.FusedAdam([weight], **options)
     with pytest.raises(ValueError, match="wd_after_momentum"):

@@ -52,6 +52,8 @@ def _answers() -> dict[str, Any]:
         "Stream": _Nothing,
         "Event": _Nothing,
         "stream": lambda *args: contextlib.nullcontext(),
+        "device": lambda *args: contextlib.nullcontext(),
+        "set_device": lambda *args: None,
         "empty_cache": lambda: None,
         "memory_allocated": lambda *args: 0,
         "max_memory_allocated": lambda *args: 0,
