@@ -136,6 +136,7 @@ BESIDES = {
 }
 # Packages that are not emulated at all: every submodule and every name of theirs imports, and raises when it is used.
 ABSENT_PACKAGES = (
+    f"{ROOT}.common.triton",
     f"{ROOT}.common.utils",
     f"{ROOT}.debug",
     *(
