@@ -57,6 +57,8 @@ def test_adam_by_its_formula(decoupled, dtype, master, gradient):
     assert torch.equal(weight.detach(), values.to(dtype))
     assert set(state) == {"exp_avg", "exp_avg_sq", *(["master_param"] if master else [])}
     assert optimizer.param_groups[0]["step"] == 3
+    optimizer.set_scaled_state(weight, "exp_avg", torch.ones(64, dtype=torch.float16))
+    assert torch.equal(optimizer.get_unscaled_state(weight, "exp_avg"), torch.ones(64))
 
 
 def test_adam_updates_packed_weights():

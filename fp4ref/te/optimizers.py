@@ -93,6 +93,15 @@ class FusedAdam(torch.optim.Optimizer):
                 elif getattr(parameter, "decoupled_grad", None) is not None:
                     parameter.decoupled_grad.zero_()
 
+    def get_unscaled_state(self, param: Any, state_name: str) -> Tensor:
+        """Return a state of a parameter in float32, as which it is kept."""
+        state: Tensor = self.state[param][state_name]
+        return state
+
+    def set_scaled_state(self, param: Any, state_name: str, unscaled_state: Tensor) -> None:
+        """Replace a state of a parameter."""
+        self.state[param][state_name] = unscaled_state.to(torch.float32)
+
     def _update(self, parameter: Any, group: dict[str, Any]) -> None:
         state, (beta1, beta2), step = self.state[parameter], group["betas"], group["step"]
         if "exp_avg" not in state:
