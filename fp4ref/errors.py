@@ -4,18 +4,20 @@
 class Fp4Error(ValueError):
     """A request that the specification does not define, or a machine that cannot serve it.
 
-    Prints as one line, `operation: got, need needed [RULE]`; the parts are attributes of the same names.
+    Prints as one line, `operation: got, need needed [RULE]`; the parts are attributes of the same names. A
+    whole message alone is an error, too, because frameworks raise `type(error)(message)` with more words.
 
     Rules: RES-4.
     """
 
-    def __init__(self, operation: str, got: str, needed: str = "", rule: str = "") -> None:
+    def __init__(self, operation: str, got: str = "", needed: str = "", rule: str = "") -> None:
         super().__init__(operation, got, needed, rule)
         self.operation, self.got, self.needed, self.rule = operation, got, needed, rule
 
     def __str__(self) -> str:
         needed = f", need {self.needed}" if self.needed else ""
-        said, rule = f"{self.operation}: {self.got}{needed}", f" [{self.rule}]" if self.rule else ""
+        got = f": {self.got}" if self.got else ""
+        said, rule = f"{self.operation}{got}{needed}", f" [{self.rule}]" if self.rule else ""
         return said if said.endswith(rule) else said + rule  # an error that tells another one names their rule once
 
 

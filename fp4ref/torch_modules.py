@@ -131,7 +131,9 @@ class QuantizedLinear(nn.Module):
 def quantize_linears(
     model: nn.Module, spec: Spec | str, activation_spec: Spec | str | None = None, select: Select = None
 ) -> list[str]:
-    """Replace the torch.nn.Linear layers of a model, in place, by QuantizedLinear; return the names of those layers.
+    """Replace the linear layers of a model, in place, by QuantizedLinear; return the names of those layers.
+
+    They are torch.nn.Linear, and transformers' Conv1D, whose transposed weight is quantized and kept.
 
     select: the layers, by a pattern of names ("*.mlp.*"), several patterns, or a function of (name, layer); None for
     all.
@@ -141,18 +143,40 @@ def quantize_linears(
     chosen = [
         (name, layer)
         for name, layer in model.named_modules(remove_duplicate=False)
-        if name and type(layer) is nn.Linear and selected(select, name, layer)
+        if name and is_linear(layer) and selected(select, name, layer)
     ]
     if not chosen:
-        got = f"a {type(model).__name__} without a torch.nn.Linear that `select` chooses"
+        got = f"a {type(model).__name__} without a linear layer that `select` chooses"
         raise DomainError("quantize_linears", got, "one")
     made: dict[int, QuantizedLinear] = {}
     for name, layer in chosen:
         if id(layer) not in made:
-            made[id(layer)] = QuantizedLinear(layer, spec, activation_spec)
+            made[id(layer)] = QuantizedLinear(as_linear(layer), spec, activation_spec)
         parent, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(parent), attribute, made[id(layer)])
     return [name for name, _ in chosen]
+
+
+def is_transposed(layer: nn.Module) -> bool:
+    """Return True for transformers' Conv1D: y = x W + b with a weight [in, out]."""
+    return type(layer).__name__ == "Conv1D" and isinstance(getattr(layer, "nf", None), int)
+
+
+def is_linear(layer: nn.Module) -> bool:
+    """Return True for a torch.nn.Linear itself, and for transformers' Conv1D."""
+    return type(layer) is nn.Linear or is_transposed(layer)
+
+
+def as_linear(layer: Any) -> nn.Linear:
+    """Return a torch.nn.Linear as it is, and a Conv1D as one with the transposed weight and the same bias."""
+    if not is_transposed(layer):
+        found: nn.Linear = layer
+        return found
+    inputs, outputs = layer.weight.shape
+    made = nn.Linear(inputs, outputs, bias=layer.bias is not None, device="meta", dtype=layer.weight.dtype)
+    made.weight = nn.Parameter(layer.weight.detach().t().contiguous(), requires_grad=layer.weight.requires_grad)
+    made.bias = layer.bias
+    return made.train(layer.training)
 
 
 def selected(select: Select, name: str, layer: nn.Module) -> bool:

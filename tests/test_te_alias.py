@@ -82,6 +82,15 @@ transformer_engine.pytorch.tensor:cast_master_weights_to_fp8 quantize_master_wei
 transformer_engine.pytorch.tensor.utils:post_all_gather_processing replace_raw_data
 transformer_engine.pytorch.tensor.float8_blockwise_tensor:Float8BlockQuantizer
 transformer_engine.pytorch.tensor.hybrid_tensor:HybridQuantizer
+transformer_engine.pytorch.custom_recipes.reference_current_scaling:CurrentScalingQuantizerRef CurrentScalingTensorRef
+transformer_engine.pytorch.custom_recipes.reference_current_scaling:current_scaling_ref_factory
+transformer_engine.pytorch.module:_split_quantization _common
+transformer_engine.pytorch.quantized_tensor:restore_from_func_ctx
+transformer_engine.pytorch.ops.basic.activation:GELU SwiGLU
+transformer_engine.pytorch.constants:AttnMaskTypes QKVLayouts
+transformer_engine.pytorch.utils:gpu_autocast_ctx split_tensor_along_dim
+transformer_engine.common.utils:deprecate_wrapper
+transformer_engine_torch:multi_tensor_compute_scale_inv_e8m0 gelu multi_tensor_l2norm
 transformer_engine_torch:get_cublasLt_version rmsnorm_fwd layernorm_fwd FP8FwdTensors
 transformer_engine_torch:quantize dequantize split_quantize group_quantize DType generic_gemm swizzle_scales_for_gemm_
 """
@@ -159,7 +168,11 @@ def test_tools_find_the_library_while_the_alias_is_installed():
 def test_things_are_the_same_by_either_name(alias):
     import transformer_engine.pytorch as aliased
     from transformer_engine.pytorch.module.base import TransformerEngineBaseModule
+    from transformer_engine.pytorch.ops.basic.activation import GELU
+    from transformer_engine.pytorch.ops.basic.bias import Bias
+    from transformer_engine.pytorch.optimizers.fused_adam import FusedAdam
 
+    assert (GELU, Bias, FusedAdam) == (te.ops.GELU, te.ops.Bias, te.optimizers.FusedAdam)
     assert aliased.NVFP4Quantizer is te.NVFP4Quantizer
     assert issubclass(te.Linear, TransformerEngineBaseModule)
 
@@ -172,6 +185,17 @@ def test_setting_an_attribute_reaches_the_module(alias, monkeypatch):
 
     monkeypatch.setattr(quantization, "get_default_recipe", "changed")
     assert ours.get_default_recipe == "changed"
+
+
+@pytest.mark.rule("TEL-14", "TEL-39")
+def test_below_a_module_that_is_emulated_in_part_the_rest_raises_by_name(alias):
+    from transformer_engine.pytorch.ops.basic.activation import no_such_activation
+    from transformer_engine.pytorch.utils import split_tensor_along_dim
+    from transformer_engine_torch import fused_attn_fwd
+
+    for thing in (no_such_activation, split_tensor_along_dim, fused_attn_fwd):
+        with pytest.raises(NotImplementedError, match=thing.__name__):
+            thing()
 
 
 @pytest.mark.rule("TEL-39")

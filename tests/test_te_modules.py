@@ -404,6 +404,18 @@ def test_unsupported_options_are_refused_by_name(kind: str, option: str, value: 
         KINDS[kind](**{option: value})
 
 
+@pytest.mark.parametrize("kind", ["Linear", "LayerNormLinear", "GroupedLinear"])
+def test_a_name_for_buffers_overlaps_nothing(kind: str) -> None:
+    KINDS[kind](ub_name="fc1")  # as Megatron's experts pass it, with every overlap off
+
+
+def test_an_error_is_raised_again_with_more_words() -> None:
+    with pytest.raises(DomainError) as caught:
+        KINDS["Linear"](ub_overlap_ag=True)
+    again = type(caught.value)(f"{caught.value} when instantiating MLP")  # as Megatron's specifications do
+    assert str(again) == f"{caught.value} when instantiating MLP"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_unknown_options_are_refused_by_name(kind: str) -> None:
     with pytest.raises(TypeError, match="unknown_option"):

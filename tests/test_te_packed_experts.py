@@ -10,6 +10,9 @@ torch = pytest.importorskip("torch")
 
 from fp4ref import te  # noqa: E402
 from fp4ref.te.quantization import FP8GlobalStateManager  # noqa: E402
+from fp4ref.torch_modules import QuantizedLinear, quantize_linears  # noqa: E402
+
+PLAIN = {"disable_rht": True, "disable_stochastic_rounding": True}
 
 
 class SmallExperts(torch.nn.Module):
@@ -53,6 +56,54 @@ def by_layers(model, x, recipe):
         hidden = product(x, model.experts.up[expert]) + 1
         total += product(hidden.relu(), model.experts.down[expert])
     return total
+
+
+class Conv1D(torch.nn.Module):
+    """As in transformers, whose models of GPT-2 have it for all their linear layers."""
+
+    def __init__(self, nf, nx):
+        super().__init__()
+        self.nf, self.nx = nf, nx
+        self.weight = torch.nn.Parameter(torch.randn(nx, nf, generator=torch.Generator().manual_seed(nf)))
+        self.bias = torch.nn.Parameter(torch.arange(float(nf)))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.view(-1, self.nx), self.weight).view(*x.shape[:-1], self.nf)
+
+
+def transposed(layer):
+    linear = torch.nn.Linear(layer.nx, layer.nf)
+    linear.weight, linear.bias = (torch.nn.Parameter(p.detach().clone()) for p in (layer.weight.t(), layer.bias))
+    return linear
+
+
+@pytest.mark.rule("TEM-41")
+@pytest.mark.example("TEM-41")
+@pytest.mark.parametrize("recipe", [te.recipe.NVFP4BlockScaling(**PLAIN), te.recipe.MXFP8BlockScaling()])
+@pytest.mark.parametrize("alone", [False, True])
+def test_transposed_layers_compute_as_linear_ones(recipe, alone):
+    layer, x = Conv1D(96, 32), torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(1))
+    linear = te.convert(transposed(layer), recipe)
+    model = te.convert(layer if alone else torch.nn.Sequential(layer).eval(), recipe)
+    module = model if alone else model[0]
+    assert module.weight is layer.weight
+    assert module.bias is layer.bias
+    assert list(model.state_dict()) == (["weight", "bias"] if alone else ["0.weight", "0.bias"])
+    y, want = copy.deepcopy(model)(x), linear(x)
+    assert torch.equal(y, want)
+    model(x).square().sum().backward()
+    want.square().sum().backward()
+    assert torch.equal(layer.weight.grad, linear.weight.grad.t())
+    assert torch.equal(layer.bias.grad, linear.bias.grad)
+    with pytest.raises(ValueError, match=r"of \[32, 40\]"):
+        te.convert(Conv1D(40, 32), recipe)
+
+
+def test_fake_quantization_of_transposed_layers():
+    layer, x = Conv1D(96, 32), torch.randn(5, 32, generator=torch.Generator().manual_seed(1))
+    model = torch.nn.Sequential(layer)
+    assert quantize_linears(model, "nvfp4", "mxfp8-e4m3") == ["0"]
+    assert torch.equal(model(x), QuantizedLinear(transposed(layer), "nvfp4", "mxfp8-e4m3")(x))
 
 
 @pytest.mark.rule("TEM-37")

@@ -10,6 +10,8 @@ import fp4ref  # noqa: E402
 from fp4ref.formats import STOCHASTIC_E2M1  # noqa: E402
 from fp4ref.te import DType, MXFP8Quantizer, NVFP4Quantizer, debug, emulate_device, rng  # noqa: E402
 from fp4ref.te import Float8CurrentScalingQuantizer as Float8Quantizer  # noqa: E402
+from fp4ref.te.cast import fp8_values  # noqa: E402
+from fp4ref.te.dtypes import TE_DType  # noqa: E402
 
 NVFP4, TILES = fp4ref.NVFP4, fp4ref.NVFP4_2D
 SEARCH = fp4ref.NVFP4_4OVER6
@@ -343,3 +345,16 @@ def test_least_amax():
     q = Float8Quantizer(DType.kFloat8E4M3, amax_epsilon=0.5)(torch.tensor(0.25))
     assert q.shape == ()
     assert torch.equal(q._scale_inv, torch.tensor([1.0]) / torch.tensor([448 / 0.5]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("count, offset", [(1 << 17, 0), (1 << 17, 1), ((1 << 17) + 1, 0), (300, 0)])
+def test_codes_decode_alike_alone_and_in_pairs(kind, dtype, count, offset):
+    generator = torch.Generator().manual_seed(count + offset)
+    codes = torch.randint(0, 256, (count + offset,), dtype=torch.uint8, generator=generator)[offset:]
+    found, expected = fp8_values(codes, TE_DType[kind], dtype), codes.view(kind).to(dtype)
+    numbers = ~expected.isnan()
+    integers = torch.int32 if dtype is torch.float32 else torch.int16
+    assert torch.equal(found.view(integers)[numbers], expected.view(integers)[numbers])
+    assert found[~numbers].isnan().all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -30,22 +32,33 @@ def adam(value, grads, decoupled):
     return value
 
 
+@pytest.mark.parametrize("gradient", ["grad", "decoupled_grad"])
 @pytest.mark.parametrize("decoupled", [True, False])
 @pytest.mark.parametrize("dtype, master", [(torch.float32, False), (torch.bfloat16, True)])
-def test_adam_by_its_formula(decoupled, dtype, master):
+def test_adam_by_its_formula(decoupled, dtype, master, gradient):
     torch.manual_seed(0)
     weight = torch.nn.Parameter(torch.randn(64).to(dtype))
-    start, grads = weight.detach().clone(), [torch.randn(64).to(dtype) for _ in range(3)]
-    optimizer = optimizers.FusedAdam([weight], RATE, BETAS, EPS, DECAY, adam_w_mode=decoupled, master_weights=master)
+    own = gradient == "grad"  # the other may have another type
+    start, grads = weight.detach().clone(), [torch.randn(64).to(dtype if own else torch.float32) for _ in range(3)]
+    settings = {"adam_w_mode": decoupled, "master_weights": master, "use_decoupled_grad": not own}
+    optimizer = optimizers.FusedAdam([weight], RATE, BETAS, EPS, DECAY, **settings)
     for grad in grads:
-        weight.grad = grad.clone()
+        setattr(weight, gradient, grad.clone())
         optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    assert getattr(weight, gradient).abs().sum() == 0
+    optimizer.zero_grad()
+    assert getattr(weight, gradient) is None
+    optimizer.step()
+    optimizer.param_groups[0]["step"] -= 1  # nothing but the number of steps moved
     state, expected = optimizer.state[weight], adam(start, grads, decoupled)
     values = state["master_param"] if master else weight.detach()
     assert torch.allclose(values.double(), expected, rtol=1e-5, atol=1e-7)
     assert torch.equal(weight.detach(), values.to(dtype))
     assert set(state) == {"exp_avg", "exp_avg_sq", *(["master_param"] if master else [])}
     assert optimizer.param_groups[0]["step"] == 3
+    optimizer.set_scaled_state(weight, "exp_avg", torch.ones(64, dtype=torch.float16))
+    assert torch.equal(optimizer.get_unscaled_state(weight, "exp_avg"), torch.ones(64))
 
 
 def test_adam_updates_packed_weights():
@@ -73,7 +86,7 @@ def test_sgd_is_torchs():
 
 def test_optimizers_refuse_by_name():
     weight = torch.nn.Parameter(torch.zeros(1))
-    for options in ({"amsgrad": True}, {"use_decoupled_grad": True}, {"exp_avg_dtype": torch.bfloat16}):
+    for options in ({"amsgrad": True}, {"exp_avg_dtype": torch.bfloat16}):
         with pytest.raises(ValueError, match=next(iter(options))):
             optimizers.FusedAdam([weight], **options)
     with pytest.raises(ValueError, match="wd_after_momentum"):
@@ -170,11 +183,25 @@ def test_a_recomputation_draws_from_a_tracker_what_the_first_call_drew():
 def test_offloading_changes_nothing():
     context, end_of_layer = te.get_cpu_offload_context(enabled=True, num_layers=1, model_layers=2)
     x = torch.ones(2)
+    assert not context.inside_context
     with context:
+        assert context.inside_context  # Megatron's layers ask
         assert end_of_layer(x) is x
+    assert not context.inside_context
     te.mark_not_offload(x)
     with pytest.raises(ValueError, match="manual_synchronization"):
         te.get_cpu_offload_context(manual_synchronization=True)
+
+
+def test_saved_tensors_come_back_once():
+    weight = te.MXFP8Quantizer()(torch.ones(32, 32))
+    saved, objects = te.prepare_for_saving(weight, torch.ones(3))
+    ctx = SimpleNamespace(saved_tensors=saved, tensor_objects=objects)
+    restored, plain = te.restore_from_func_ctx(ctx)
+    assert torch.equal(restored.dequantize(), torch.ones(32, 32))
+    assert torch.equal(plain, torch.ones(3))
+    with pytest.raises(AttributeError, match="tensor_objects"):
+        te.restore_from_func_ctx(ctx)
 
 
 def test_splitting_along_a_dimension():

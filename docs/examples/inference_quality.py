@@ -130,6 +130,8 @@ def main() -> None:
         tokens = torch.tensor(list(text.encode()))
         cut = len(tokens) * 9 // 10
         model, held, length = trained(tokens[:cut], options.steps), tokens[cut:], CONTEXT
+    if len(held) < length:
+        raise SystemExit(f"the text has {len(held)} tokens to judge on, fewer than one window of {length}: --text FILE")
     windows = [window[None] for window in held.unfold(0, length, length)[: options.windows]]
     quantized = copy.deepcopy(model)
     activations = None if options.activations == "none" else options.activations

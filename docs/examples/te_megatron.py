@@ -4,6 +4,7 @@
     python docs/examples/te_megatron.py --steps 50 --plot losses.png
     python docs/examples/te_megatron.py --tensor-parallel 2 --sequence-parallel --checkpoint folder
     python docs/examples/te_megatron.py --data-parallel 2 --distributed-optimizer
+    python docs/examples/te_megatron.py --recipes delayed,tensorwise,blockwise
 
 Megatron is imported as it is. It asks CUDA for the current device even if it works on a CPU; without a GPU this script
 answers for it. Every run starts from the same weights and sees the same bytes of the standard's text.
@@ -31,6 +32,9 @@ RECIPES: dict[str, dict[str, Any]] = {
     "bf16": {},
     "mxfp8": {"fp8": "e4m3", "fp8_recipe": "mxfp8"},
     "nvfp4": {"fp4": "e2m1", "fp4_recipe": "nvfp4"},
+    "delayed": {"fp8": "hybrid", "fp8_recipe": "delayed"},
+    "tensorwise": {"fp8": "hybrid", "fp8_recipe": "tensorwise"},
+    "blockwise": {"fp8": "e4m3", "fp8_recipe": "blockwise"},
 }
 
 
@@ -179,13 +183,13 @@ def run(rank: int, options: argparse.Namespace, store: str) -> None:
     parallel_state.initialize_model_parallel(options.tensor_parallel)
     tensor_parallel.model_parallel_cuda_manual_seed(1, te_rng_tracker=True)
     losses: dict[str, list[float]] = {}
-    for name, recipe in RECIPES.items():
-        gpt = model(recipe, options)
+    for name in options.recipes.split(","):
+        gpt = model(RECIPES[name], options)
         te.debug.reset_operation_counts()
         losses[name] = (train_in_buffers if options.distributed_optimizer else train)(gpt, options.steps)
         if rank == 0:
             quantized = te.debug.operation_counts()["quantize"]
-            print(f"{name:6s} loss {losses[name][0]:.3f} -> {losses[name][-1]:.3f}, quantized {quantized}")
+            print(f"{name:10s} loss {losses[name][0]:.3f} -> {losses[name][-1]:.3f}, quantized {quantized}")
         if options.checkpoint is not None:
             save_and_load(gpt, options.checkpoint / name)
     if rank == 0 and options.json is not None:
@@ -211,6 +215,7 @@ def main() -> None:
     """Read the options and start the processes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--recipes", default="bf16,mxfp8,nvfp4", help=f"some of {', '.join(RECIPES)}")
     parser.add_argument("--tensor-parallel", type=int, default=1)
     parser.add_argument("--data-parallel", type=int, default=1)
     parser.add_argument("--distributed-optimizer", action="store_true", help="Megatron's, in its buffers")

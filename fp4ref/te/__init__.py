@@ -61,7 +61,7 @@ from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.random_states import CudaRNGStatesTracker
 from fp4ref.te.recipe_base import Format
 from fp4ref.te.serialization import allow_safe_loading as _allow_safe_loading
-from fp4ref.te.storage import prepare_for_saving, restore_from_saved
+from fp4ref.te.storage import prepare_for_saving, restore_from_func_ctx, restore_from_saved
 from fp4ref.te.swizzle import swizzle_scales_for_gemm_
 from fp4ref.te.tensor import QuantizedTensor
 from fp4ref.te.transformer import TransformerLayer
@@ -153,6 +153,7 @@ __all__ = [
     "quantize_nvfp4",
     "quantized_model_init",
     "recipe",
+    "restore_from_func_ctx",
     "restore_from_saved",
     "split_quantize",
     "swizzle_scales_for_gemm_",

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from fp4ref.te.absent import absent
+from fp4ref.te.alias_absent import ABSENT
 from fp4ref.te.alias_names import (
-    ABSENT,
     ABSENT_PACKAGES,
     BESIDES,
     EXTENSION,
@@ -99,11 +99,18 @@ def _gather(module: ModuleType, source: str) -> None:
 
 
 class _AbsentModule(ModuleType):
-    """A module each of whose names is something absent."""
+    """A module whose names are those of the packages above it where these are emulated, and absent otherwise."""
 
-    def __getattr__(self, name: str) -> type:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        package = self.__name__
+        while "." in package:
+            package = package.rpartition(".")[0]
+            if package in PRESENT_IN_ABSENT:
+                found = vars(sys.modules[package]).get(name)
+                if found is not None and not isinstance(found, ModuleType):
+                    return found
         return absent(f"{self.__name__}.{name}")
 
 

@@ -40,7 +40,7 @@ GATHERED: dict[str, tuple[str, ...]] = {
     ),
     f"{PYTORCH}.module.layernorm": (":LayerNorm",),
     f"{PYTORCH}.module.rmsnorm": (":RMSNorm",),
-    f"{PYTORCH}.constants": ("dtypes:*",),
+    f"{PYTORCH}.constants": ("dtypes:*", "attention.masks: AttnMaskTypes"),
     f"{PYTORCH}.cpp_extensions": (
         "gemm:*",
         "grouped_gemm: general_grouped_gemm general_grouped_gemm_for_grouped_tensor",
@@ -50,19 +50,23 @@ GATHERED: dict[str, tuple[str, ...]] = {
     ),
     f"{PYTORCH}.quantized_tensor": (
         "tensor: QuantizedTensor",
-        "storage: QuantizedTensorStorage prepare_for_saving restore_from_saved",
+        "storage: QuantizedTensorStorage prepare_for_saving restore_from_func_ctx restore_from_saved",
         "quantizer: Quantizer",
     ),
     CUSTOM: (),
     f"{CUSTOM}.reference_nvfp4": (
         "reference: NVFP4QuantizerRef NVFP4TensorRef nvfp4_ref_rht_2d_factory nvfp4_ref_rht_2d_quantizer_factory",
     ),
+    f"{CUSTOM}.reference_current_scaling": (
+        "reference_current: CurrentScalingQuantizerRef CurrentScalingTensorRef current_scaling_ref_factory",
+    ),
     f"{CUSTOM}.reference_utils": ("reference: Fp4Formats",),
     f"{CUSTOM}.gemm": ("reference: GEMMType MMParams",),
     TENSOR: (
         "__init__:*",
         "hybrid_quantizer: HybridQuantizer IdentityQuantizer",
-        "master_weights: cast_master_weights_to_fp8 quantize_master_weights",
+        "master_weights: cast_master_weights_to_fp8 quantize_master_weights replace_raw_data",
+        "storage: QuantizedTensorStorage restore_from_func_ctx",
     ),
     f"{TENSOR}.quantized_tensor": ("tensor: QuantizedTensor", "quantizer: Quantizer", "storage:*"),
     f"{TENSOR}.nvfp4_tensor": ("nvfp4_storage:*", "nvfp4_tensor:*", "nvfp4_quantizer:*", "hadamard:*"),
@@ -90,8 +94,10 @@ GATHERED: dict[str, tuple[str, ...]] = {
         "gemm: generic_gemm",
         "helpers: get_cublasLt_version",
         "module.normalization: layernorm_bwd layernorm_fwd rmsnorm_bwd rmsnorm_fwd",
+        "optimizers: multi_tensor_l2norm multi_tensor_scale",
         "swizzle: swizzle_scales_for_gemm_",
     ),
+    f"{PYTORCH}.torch_version": ("helpers: torch_version",),
 }
 # Other names of the same modules.
 RENAMED = {
@@ -111,28 +117,13 @@ RENAMED = {
 NOT_EMULATED = (
     *("FusedMLAQUpProjRopeQuant", "InferenceParams", "moe_permute_and_pad_with_probs", "moe_permute_with_probs"),
     *("moe_sort_chunks_by_index", "moe_sort_chunks_by_index_with_probs"),
-    *("HybridQuantizedTensor", "IdentityTensor", "restore_from_func_ctx"),
+    *("HybridQuantizedTensor", "IdentityTensor"),
     *("CusolverMpCtx", "ManualOffloadSynchronizer", "UserBufferQuantizationMode"),
     *("deinterleave_glu_tensor", "destroy_ub", "initialize_ub", "interleave_glu_tensor"),
     *("newton_schulz", "onnx_export"),
     *(f"_make_{kind}_tensor_in_reduce_ex" for kind in ("float8", "mxfp8", "nvfp4", "float8_blockwise", "identity")),
     "_make_hybrid_quantized_tensor_in_reduce_ex",
 )
-_TENSORS = (
-    "GroupedTensorStorage",
-    *(name for name in NOT_EMULATED if name.startswith(("Hybrid", "Identity"))),
-)
-# Names of other modules that are not emulated.
-ABSENT: dict[str, tuple[str, ...]] = {
-    PYTORCH: NOT_EMULATED,
-    f"{PYTORCH}.module": ("initialize_ub", "destroy_ub", "UserBufferQuantizationMode"),
-    f"{PYTORCH}.module.grouped_linear": ("_GroupedLinear",),
-    f"{PYTORCH}.distributed": ("_NVFP4AllGatherAsyncHandle", "prepare_te_modules_for_fsdp"),
-    f"{PYTORCH}.module.base": ("get_ub", "initialize_ub", "destroy_ub"),
-    TENSOR: _TENSORS,
-    STORAGE: _TENSORS,
-    EXTENSION: ("grouped_mlp_experimental",),
-}
 # Names that one of our modules under another name (SAME) has besides its own, as in GATHERED.
 BESIDES = {
     f"{PYTORCH}.quantization": ("delayed_scaling: _amax_and_scale_update _default_sf_compute",),
@@ -145,6 +136,8 @@ BESIDES = {
 }
 # Packages that are not emulated at all: every submodule and every name of theirs imports, and raises when it is used.
 ABSENT_PACKAGES = (
+    f"{ROOT}.common.triton",
+    f"{ROOT}.common.utils",
     f"{ROOT}.debug",
     *(
         f"{PYTORCH}.{name}"
@@ -152,16 +145,16 @@ ABSENT_PACKAGES = (
             *("_extra_state", "attention", "cpu_offload", "cpu_offload_v1", "cross_entropy", "distributed_weight"),
             *("dynamo", "ep", "export", "fuser", "graph", "jit", "newton_schulz", "numerics_debug"),
             *("onnx_extensions", "ops", "optimizers", "permutation", "router", "transformer", "triton"),
-            *("module.fp8_padding", "module.fp8_unpadding"),
+            *("module._common", "module._split_quantization", "module.fp8_padding", "module.fp8_unpadding"),
         )
     ),
     f"{PYTORCH}.cpp_extensions.fused_attn",
     *(f"{CUSTOM}.{name}" for name in ("qdq", "quantizer_factories", "quantizer_factory_zoo")),
     *(f"{CUSTOM}.{name}" for name in ("quantization_recipes_base", "quantization_current_scaling")),
-    *(f"{TENSOR}.{name}" for name in ("hybrid_tensor", "identity_tensor", "_internal")),
+    *(f"{TENSOR}.{name}" for name in ("_quantization_helpers", "hybrid_tensor", "identity_tensor", "_internal")),
     *(f"{STORAGE}.{name}_storage" for name in ("hybrid_tensor", "identity_tensor")),
 )
-# The names that exist in packages that are otherwise absent.
+# The names that exist in packages that are otherwise absent; a module below one of these has them, too.
 PRESENT_IN_ABSENT = {
     f"{PYTORCH}._extra_state": (
         "pickled_state: CheckpointExtraStatePolicy UNSAFE_PICKLE_EXTRA_STATE_ENV _RECIPE_POLICIES"
@@ -193,17 +186,10 @@ PRESENT_IN_ABSENT = {
         "ops.fused: BackwardActivationBias BackwardAddRMSNorm BackwardLinearAdd BackwardLinearScale"
         " ForwardLinearBiasActivation ForwardLinearBiasAdd ForwardLinearScaleAdd"
     ),
-    f"{PYTORCH}.ops.linear": "ops: Linear",
-    f"{PYTORCH}.ops.sequential": "ops: Sequential",
-    f"{PYTORCH}.ops.basic.basic_linear": "ops: BasicLinear",
-    f"{PYTORCH}.ops.basic.bias": "ops: Bias",
-    f"{PYTORCH}.ops.basic.grouped_linear": "ops: GroupedLinear",
-    f"{PYTORCH}.ops.basic.l2normalization": "ops: L2Normalization",
     f"{PYTORCH}.optimizers": "optimizers:*",
     f"{PYTORCH}.attention": "attention:*",
     f"{PYTORCH}.attention.dot_product_attention": "attention: DotProductAttention",
     f"{PYTORCH}.attention.dot_product_attention.utils": "helpers: check_set_window_size",
-    f"{PYTORCH}.attention.multi_head_attention": "attention: MultiheadAttention",
     f"{PYTORCH}.transformer": "transformer: TransformerLayer",
     f"{PYTORCH}.attention.rope": "attention: RotaryPositionEmbedding apply_rotary_pos_emb",
 }

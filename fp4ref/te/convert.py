@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -12,7 +12,7 @@ from fp4ref.te.errors import SettingError
 from fp4ref.te.module.linear import Linear
 from fp4ref.te.packed_experts import convert_experts, packed_weights
 from fp4ref.te.quantization import autocast
-from fp4ref.torch_modules import Select, selected
+from fp4ref.torch_modules import Select, is_linear, is_transposed, selected
 
 
 def convert(
@@ -23,8 +23,9 @@ def convert(
 ) -> torch.nn.Module:
     """Replace every `torch.nn.Linear` in a model, in place, by one that quantizes by the recipe; returns the model.
 
-    Experts that transformers packs into one parameter [experts, N, K] keep their module, whose products of slices are
-    quantized; it has to compute them by `torch.nn.functional.linear` (`set_experts_implementation("eager")`).
+    transformers' Conv1D, whose weight is [in, out], is replaced, too. Experts that transformers packs into one
+    parameter [experts, N, K] keep their module, whose products of slices are quantized; it has to compute them by
+    `torch.nn.functional.linear` (`set_experts_implementation("eager")`).
 
     Parameters are the same objects, so that an optimizer and tied weights stay valid. Each new layer uses the recipe in
     every call, inside or outside of `autocast`, and fills its input up to whole blocks with rows of zeros, which change
@@ -34,13 +35,13 @@ def convert(
     Errors: SettingError for a recipe that is not emulated, a model without a layer to replace, and sizes that the
     recipe's blocks do not divide; the message names the layer.
 
-    Rules: TEM-6, TEM-22.
+    Rules: TEM-6, TEM-22, TEM-41.
     """
     check_recipe_support(recipe)
     chosen = [
         (name, layer)
         for name, layer in model.named_modules(remove_duplicate=False)
-        if type(layer) is torch.nn.Linear and selected(select, name, layer)
+        if is_linear(layer) and selected(select, name, layer)
     ]
     experts = [
         (name, module)
@@ -58,10 +59,11 @@ def convert(
     made: dict[int, torch.nn.Module] = {}
     for name, layer in chosen:
         parent_name, _, attribute = name.rpartition(".")
-        if not name:
-            return ConvertedLinear(layer, recipe, "")
         if id(layer) not in made:
-            made[id(layer)] = ConvertedLinear(layer, recipe, name)
+            kind = ConvertedTransposed if is_transposed(layer) else ConvertedLinear
+            made[id(layer)] = kind(layer, recipe, name)
+        if not name:
+            return made[id(layer)]
         setattr(model.get_submodule(parent_name), attribute, made[id(layer)])
     for name, module in experts:
         convert_experts(module, name, lambda weight, part: _of_slices(weight, recipe, part))
@@ -130,3 +132,32 @@ class ConvertedLinear(Linear):
     def extra_repr(self) -> str:
         """Return sizes and recipe."""
         return f"in_features={self.in_features}, out_features={self.out_features}, {self.recipe}"
+
+
+class ConvertedTransposed(torch.nn.Module):
+    """A layer y = x W + b with the parameters of transformers' Conv1D, computed as one with W^T. Rules: TEM-41."""
+
+    def __init__(self, layer: Any, recipe: Any, name: str) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        inputs, outputs = self.weight.shape
+        with_bias = self.bias is not None
+        shape = torch.nn.Linear(inputs, outputs, bias=with_bias, device="meta", dtype=self.weight.dtype)
+        self._linear = [ConvertedLinear(shape, recipe, name)]  # in a list, because its parameters are this layer's
+        self.train(layer.training)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [..., outputs] of an input [..., inputs]."""
+        given = {"weight": self.weight.t()} | ({} if self.bias is None else {"bias": self.bias})
+        y: torch.Tensor = torch.func.functional_call(self._linear[0], given, (x,))
+        return y
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of the layer, which is that of its product."""
+        for linear in self._linear:
+            linear.train(mode)
+        return super().train(mode)
+
+    def extra_repr(self) -> str:
+        """Return sizes and recipe."""
+        return self._linear[0].extra_repr()

@@ -27,6 +27,7 @@ __all__ = [
     "get_default_init_method",
     "get_device_compute_capability",
     "get_nvtx_range_context",
+    "gpu_autocast_ctx",
     "init_method_constant",
     "init_method_normal",
     "is_bf16_available",
@@ -40,6 +41,7 @@ __all__ = [
     "scaled_init_method_normal",
     "torch_version",
 ]
+gpu_autocast_ctx = partial(torch.autocast, device_type="cuda" if torch.cuda.is_available() else "cpu")
 CUBLASLT_VERSION = 130600  # the first whose block-scaled products know every layout on every device
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 from fp4ref.te.module.options import require_only_supported
@@ -24,7 +24,19 @@ def get_cpu_offload_context(
     Errors: NotSupportedError for synchronization by hand.
     """
     require_only_supported("get_cpu_offload_context", manual_synchronization=manual_synchronization)
-    return nullcontext(), _same
+    return _Layers(), _same
+
+
+class _Layers(AbstractContextManager[None]):
+    """A context that only says whether it is entered, as frameworks ask."""
+
+    inside_context = False
+
+    def __enter__(self) -> None:
+        self.inside_context = True
+
+    def __exit__(self, *_error: object) -> None:
+        self.inside_context = False
 
 
 def is_cpu_offload_enabled() -> bool:

@@ -27,9 +27,10 @@ class FusedAdam(torch.optim.Optimizer):
 
     adam_w_mode: decay the weight itself instead of adding the decay to the gradient. master_weights: keep float32
     values of narrower parameters. A parameter's state has exp_avg, exp_avg_sq and, with master weights, master_param,
-    float32 each; a group has "step". capturable and store_param_remainders only advise kernels.
+    float32 each; a group has "step". use_decoupled_grad: read `decoupled_grad`, which may have another type than the
+    parameter, instead of `grad`. capturable and store_param_remainders only advise kernels.
 
-    Errors: SettingError for amsgrad, NotSupportedError for states in other types and for decoupled gradients.
+    Errors: SettingError for amsgrad, NotSupportedError for states in other types.
     """
 
     def __init__(
@@ -56,7 +57,8 @@ class FusedAdam(torch.optim.Optimizer):
             raise SettingError("FusedAdam", "amsgrad=True", "False")
         types = {"master_weight": master_weight_dtype, "exp_avg": exp_avg_dtype, "exp_avg_sq": exp_avg_sq_dtype}
         narrow = {f"{name}_dtype": kind for name, kind in types.items() if kind is not torch.float32}
-        require_only_supported("FusedAdam", use_decoupled_grad=use_decoupled_grad, **narrow)
+        require_only_supported("FusedAdam", **narrow)
+        self._gradient = "decoupled_grad" if use_decoupled_grad else "grad"
         self.adam_w_mode, self.master_weights = adam_w_mode, master_weights
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults | {"bias_correction": bias_correction})
@@ -75,9 +77,30 @@ class FusedAdam(torch.optim.Optimizer):
         for group in self.param_groups:
             group["step"] = group.get("step", 0) + 1
             for parameter in group["params"]:
-                if parameter.grad is not None:
+                if getattr(parameter, self._gradient, None) is not None:
                     self._update(parameter, group)
         return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients that are read: take them away, or fill them with zeros."""
+        if self._gradient == "grad":
+            super().zero_grad(set_to_none)
+            return
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if set_to_none:
+                    parameter.decoupled_grad = None
+                elif getattr(parameter, "decoupled_grad", None) is not None:
+                    parameter.decoupled_grad.zero_()
+
+    def get_unscaled_state(self, param: Any, state_name: str) -> Tensor:
+        """Return a state of a parameter in float32, as which it is kept."""
+        state: Tensor = self.state[param][state_name]
+        return state
+
+    def set_scaled_state(self, param: Any, state_name: str, unscaled_state: Tensor) -> None:
+        """Replace a state of a parameter."""
+        self.state[param][state_name] = unscaled_state.to(torch.float32)
 
     def _update(self, parameter: Any, group: dict[str, Any]) -> None:
         state, (beta1, beta2), step = self.state[parameter], group["betas"], group["step"]
@@ -85,7 +108,7 @@ class FusedAdam(torch.optim.Optimizer):
             state["exp_avg"], state["exp_avg_sq"] = (_zeros(parameter) for _ in range(2))
             if self.master_weights and parameter.dtype is not torch.float32:
                 state["master_param"] = _float32(parameter).clone()
-        values, grad = state.get("master_param", _float32(parameter)), _float32(parameter.grad)
+        values, grad = state.get("master_param", _float32(parameter)), _float32(getattr(parameter, self._gradient))
         if not self.adam_w_mode:
             grad = grad + group["weight_decay"] * values
         state["exp_avg"].mul_(beta1).add_(grad, alpha=1 - beta1)

@@ -248,3 +248,16 @@ def restore_from_saved(
         else:
             restored.append(remaining.pop(0))
     return (restored, remaining) if return_saved_tensors else restored
+
+
+def restore_from_func_ctx(ctx: Any, return_saved_tensors: bool = False) -> list[Any] | tuple[list[Any], list[Any]]:
+    """Return what `prepare_for_saving` took apart for an autograd function, whose context then lets go of it.
+
+    Errors: AttributeError for a context without `tensor_objects`.
+    """
+    objects = getattr(ctx, "tensor_objects", None)
+    if objects is None:
+        raise AttributeError("restore_from_func_ctx: the context needs .tensor_objects, from prepare_for_saving")
+    restored = restore_from_saved(objects, ctx.saved_tensors, return_saved_tensors)
+    ctx.tensor_objects = None
+    return restored

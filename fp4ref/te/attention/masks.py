@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fp4ref.te.errors import SettingError
 
-MASKS = (
+AttnMaskTypes = (
     *("no_mask", "padding", "causal", "padding_causal", "causal_bottom_right", "padding_causal_bottom_right"),
     "arbitrary",
 )
@@ -22,8 +22,8 @@ def canonical(mask_type: str) -> str:
     """
     name = mask_type.replace(",", "_")
     name = "padding_causal" if name == "causal_padding" else name
-    if name not in MASKS:
-        raise SettingError("attention", f"mask {mask_type!r}", ", ".join(MASKS))
+    if name not in AttnMaskTypes:
+        raise SettingError("attention", f"mask {mask_type!r}", ", ".join(AttnMaskTypes))
     return name
 
 

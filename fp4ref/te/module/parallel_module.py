@@ -22,7 +22,7 @@ from fp4ref.te.tensor import QuantizedTensor
 MODES = ("column", "row", None)
 # Options of linear modules that have no emulation: overlapped communication.
 UNSUPPORTED = (
-    *("ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad", "ub_bulk_dgrad", "ub_bulk_wgrad", "ub_name"),
+    *("ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad", "ub_bulk_dgrad", "ub_bulk_wgrad"),
     "symmetric_ar_type",
 )
 
