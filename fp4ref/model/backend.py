@@ -26,7 +26,7 @@ def quantize(
 ) -> DirectionData:
     """Quantize one direction; with `out`, into its buffers.
 
-    Rules: BLK-8, LAY-5. Certificates: quantize-*, cut-*, part-*, row-scaled,
+    Rules: BLK-8, LAY-5. Certificates: quantize-*, cut-*, part-*, row-scaled, pieces, search-kept,
     theorem-*.
     """
     bits = None if random_bits is None else arrays.to_numpy("quantize", random_bits)
