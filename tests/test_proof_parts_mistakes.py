@@ -9,8 +9,8 @@ import textwrap
 
 import pytest
 
-from fp4ref import four_over_six
-from fp4ref.proof import blocks, searches, six_bit_calls
+from fp4ref import four_over_six, rules
+from fp4ref.proof import blocks, concerned, searches, six_bit_calls, special_blocks
 from fp4ref.proof.catalogue import claims
 from tests.test_proof_places_mistakes import decided, planted_places
 
@@ -24,6 +24,7 @@ WALKED = (
 )
 WALKED_BACK = "for (int block = BLOCKS; block--;) {\n            if (column + block * W >= job.columns) continue;\n"
 BLOCKS_BACK = ("csrc/gemm.h", WALKED, f"{WALKED_BACK}            const sum_type")
+NAN_IGNORED = ("magnitude > INFINITE || magnitude", "magnitude >= INFINITE || magnitude")
 RCEIL = "return a * (1.0f / S::element_max); }\n};\nstruct rceil_cast_only"
 MASKED = ("hadamard.h", "Signs >> i & 1u", "Signs >> (i ^ (i == 14)) & 1u")
 ZEROS = ("hadamard.h", "y[i][l] = y[i][l] + 0.0f;", "y[i][l] = y[i][l];")
@@ -35,7 +36,11 @@ NATIVE_PARTS = {  # claim: file of the cpu backend or of the header, text, its r
     "search-kept/cpu": ("block.h", SEARCH, SEARCH.replace("<", "<=")),
     "encoding-nan/header": ("arithmetic.h", ENCODING, NAN_KEPT),
     "running-amax/header": ("block.h", "!KeepNaN && magnitude > 0x7f800000u", "!KeepNaN && magnitude >= 0x7f800000u"),
-    "mx-rceil/header": ("arithmetic.h", RCEIL, RCEIL.replace("a * (1.0f / S::element_max)", "a / S::element_max")),
+    "mx-rceil/header": (
+        "arithmetic.h",
+        RCEIL,
+        RCEIL.replace("a * (1.0f / S::element_max)", "a * (1.0f / S::element_max) * 1.0000002f"),
+    ),
     "unscaled/header": (
         "arithmetic.h",
         "FP4_RULE factor(float s, float) { return 1.0f / s; }",
@@ -77,6 +82,15 @@ NATIVE_PARTS = {  # claim: file of the cpu backend or of the header, text, its r
         "(alpha * job.a.amax[0]) * job.b.amax[0]",
         "alpha * (job.a.amax[0] * job.b.amax[0])",
     ),
+    **{
+        f"special-blocks-{spec}/cpu": (
+            "csrc/walk.h",
+            "magnitude > INFINITE || magnitude < largest",
+            "magnitude >= INFINITE || magnitude < largest",
+        )
+        for spec in special_blocks.SPECS
+    },
+    "stochastic-rows/cpu": ("csrc/quantize.h", "g, bits & 0xffu)", "g, bits >> 8)"),
     "pieces/cpu": ("csrc/walk.h", "numerics.by_row ? row : 0", "numerics.by_row ? row / 512 * 512 : 0"),
     **{f"quantize-{spec}-bfloat16/cpu": SIX_ROWS for spec in six_bit_calls.CODECS},
     **{f"dequantize-{spec}/cpu": SIX_VALUES for spec in six_bit_calls.CODECS},
@@ -219,6 +233,36 @@ PYTHON_PARTS = {  # claim: module, function, texts and their replacements
         "torch.where(exact.is_zero(sums), 0.0, sums)",
         "sums",
     ),
+    **{
+        f"special-blocks-{spec}/golden": (
+            "fp4ref.model.quantize",
+            "largest",
+            "np.isnan(magnitude)",
+            "~np.isfinite(magnitude)",
+        )
+        for spec in special_blocks.SPECS
+    },
+    **{
+        f"special-blocks-{spec}/torch": (
+            "fp4ref_torch.quantize",
+            "largest",
+            "word > exact.INFINITY",
+            "word >= exact.INFINITY",
+        )
+        for spec in special_blocks.SPECS
+    },
+    "stochastic-rows/golden": (
+        "fp4ref.formats.codec",
+        "Codec._stochastic",
+        "step * random_bits / 256",
+        "step * random_bits[::-1] / 256",
+    ),
+    "stochastic-rows/torch": (
+        "fp4ref_torch.codecs",
+        "_moved",
+        "random_bits.to(torch.float32)",
+        "random_bits.flip(-1).to(torch.float32)",
+    ),
     "pieces/golden": ("fp4ref.model.quantize", "_of_rows", "amax[rows]", "amax[: rows.stop - rows.start]"),
     "pieces/torch": ("fp4ref_torch.quantize", "part_of", "else values[rows]", "else values[rows].flip(0)"),
     **{
@@ -299,3 +343,15 @@ def test_every_other_order_has_other_sums(order):
     """Probes of blocks of several rows and columns tell every two orders apart."""
     others = [name for name in searches.ORDERS if name != order]
     assert all((searches.sums(order, 4, 16) != searches.sums(name, 4, 16)).any() for name in others)
+
+
+def test_a_subject_without_a_certificate_needs_a_reason(monkeypatch):
+    index = rules.read()
+    assert concerned.gaps(index) == []
+    assert dict.fromkeys(concerned.lacking(index)).keys() == concerned.reasons().keys()
+    first, *others = concerned.REASONS
+    monkeypatch.setattr(concerned, "REASONS", others)
+    assert f"rule {first.rules[0]}: no certificate for {first.subject}" in concerned.gaps(index)[0]
+    unneeded = first._replace(rules=("BLK-2",))
+    monkeypatch.setattr(concerned, "REASONS", (*concerned.REASONS, first, unneeded))
+    assert concerned.gaps(index) == [f"rule BLK-2: the reason for no certificate for {first.subject} is not needed"]
