@@ -308,6 +308,7 @@ def plant(patch, module, function, *texts):
     home = getattr(owner, of[0]) if of else owner
     right = getattr(home, name)
     source = textwrap.dedent(inspect.getsource(right))
+    source = source[source.index("def ") :]  # without decorators
     for old, new in zip(texts[::2], texts[1::2], strict=True):
         assert old in source
         source = source.replace(old, new)
