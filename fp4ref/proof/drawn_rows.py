@@ -27,9 +27,11 @@ def tensor() -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
     """Return words and random bytes [rows, columns]: all bfloat16 up to 6 under all bytes, and a 6 in each block."""
     magnitude = np.arange(SIX + 1, dtype=np.uint16)
     each = np.concatenate([magnitude, magnitude | np.uint16(0x8000)])
-    words, drawn = np.repeat(each, 256), np.tile(np.arange(256, dtype=np.uint8), len(each))
-    spare = -len(words) % ((BLOCK - 1) * ACROSS)
-    words, drawn = (np.append(part, np.zeros(spare, part.dtype)).reshape(-1, BLOCK - 1) for part in (words, drawn))
+    spare = -256 * len(each) % ((BLOCK - 1) * ACROSS)
+    words, drawn = (
+        np.append(part, np.zeros(spare, part.dtype)).reshape(-1, BLOCK - 1)
+        for part in (np.repeat(each, 256), np.tile(np.arange(256, dtype=np.uint8), len(each)))
+    )
     place = np.arange(len(words)) % BLOCK  # of the 6
     element = np.arange(BLOCK)[None]
     other = np.minimum(element - (element > place[:, None]), BLOCK - 2)

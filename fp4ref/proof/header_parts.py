@@ -160,8 +160,8 @@ def quotient_bytes(element_max: float) -> CodeSteps:
         low, high = np.where(reached, low, middle), np.where(reached, middle, high)
     starts, place = np.unique(high, return_index=True)
     last = [*place[1:] - 1, LAST - 1]
-    starts = np.concatenate([[0], starts, [INFINITY + 1]]).astype(np.uint64)
-    return CodeSteps(starts, np.concatenate([[0], wanted[last], [NAN]]).astype(np.uint8))
+    places = np.concatenate([[0], starts, [INFINITY + 1]]).astype(np.uint64)
+    return CodeSteps(places, np.concatenate([[0], wanted[last], [NAN]]).astype(np.uint8))
 
 
 def rounded_up(tell: Tell) -> Replayed:

@@ -99,7 +99,7 @@ def probes(rows: int, columns: int) -> NDArray[np.int64]:
     pairs = np.array([*combinations(range(count), 2)])
     leaf = np.repeat(np.arange(count), len(pairs))
     three = np.concatenate([leaf[:, None], np.tile(pairs, (count, 1))], axis=1)
-    return three[(three[:, 0] != three[:, 1]) & (three[:, 0] != three[:, 2])]
+    return np.asarray(three[(three[:, 0] != three[:, 1]) & (three[:, 0] != three[:, 2])])
 
 
 @lru_cache
@@ -108,7 +108,7 @@ def sums(order: str, rows: int, columns: int) -> Floats:
     size = np.zeros((rows * columns,) * 2, np.int64)
     _sizes(ORDERS[order](rows, columns), size)
     big, one, other = probes(rows, columns).T
-    return (ABSORBS + 2.0 * (size[one, other] < size[big, one])).astype(F)
+    return np.asarray(ABSORBS + 2.0 * (size[one, other] < size[big, one]), F)
 
 
 def _counts(rows: int, columns: int) -> Floats:
@@ -284,8 +284,9 @@ def _torch_difference(name: str, q: Floats, s: Floats, g: Floats, amax: Floats, 
 
     parts = [torch.from_numpy(np.ascontiguousarray(part)[None]) for part in (q, s, g, amax, x)]
     k = known.Known(_spec(top, Metric.ABSOLUTE), torch.float32, parts[4])
-    error = four_over_six._difference(name, exact.mul(parts[0], parts[1]), *parts[2:], k)
-    return np.asarray(error)[0]
+    product_ = exact.mul(parts[0], parts[1])
+    error = four_over_six._difference(name, product_, parts[2], parts[3], parts[4], k)
+    return np.asarray(np.asarray(error)[0], F)
 
 
 # The candidate that is kept

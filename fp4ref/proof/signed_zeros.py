@@ -120,7 +120,8 @@ def claims() -> Iterator[ProofClaim]:
                 rests_on=(f"hadamard-order/{subject}",) if not inverse else (f"hadamard-inverse/{subject}",),
                 needs="torch" if subject is ClaimSubject.TORCH else "",
             )
-    for inverse, name, rules in ((False, "transform", ("HAD-2", "HAD-3")), (True, "inverse", ("HAD-6",))):
+    of_zeros: dict[bool, tuple[str, ...]] = {False: ("HAD-2", "HAD-3"), True: ("HAD-6",)}
+    for inverse, name in ((False, "transform"), (True, "inverse")):
         function = "inverse_hadamard" if inverse else "hadamard"
         golden, torch = f"fp4ref.hadamard:{name}", f"fp4ref_torch.hadamard:{name}"
         for subject, decide, covers in (
@@ -130,7 +131,7 @@ def claims() -> Iterator[ProofClaim]:
         ):
             yield ProofClaim(
                 name=f"hadamard-zeros{'-inverse' if inverse else ''}/{subject}",
-                rules=rules,
+                rules=of_zeros[inverse],
                 method=Method.EXHAUSTIVE,
                 subject=subject,
                 statement=f"The {name} of zeros is {'0 with the signs of the mask' if inverse else '+0'}.",
