@@ -79,4 +79,5 @@ def gaps(index: Index) -> list[str]:
     return lines + [
         f"rule {rule}: the reason for no certificate for {subject} is not needed"
         for rule, subject in sorted(given.keys() - found)
+        if rule in index.rules and index.backends  # else this is no tree of all rules and backends
     ]
