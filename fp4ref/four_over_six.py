@@ -28,7 +28,7 @@ def register_rule(function: Callable[..., Floats], name: str | None = None) -> C
 
 @register_rule
 def sequential(errors: Floats) -> Floats:
-    """Row by row, left to right; then rows top to bottom. Rules: FOS-8."""
+    """Row by row, left to right; then rows top to bottom. Rules: FOS-8. Certificates: search-order."""
     return _left_to_right(_left_to_right(errors))
 
 
@@ -71,7 +71,10 @@ def _left_to_right(errors: Floats) -> Floats:
 
 @register_rule
 def dequantized(q: Floats, s: Floats, g: Floats, amax: Floats, x: Floats, k: Constants) -> Floats:
-    """In the units of x, through the global maximum: ((q * s) * amax) / (element_max * scale_max) - x. Rules: FOS-3."""
+    """In the units of x, through the global maximum: ((q * s) * amax) / (element_max * scale_max) - x.
+
+    Rules: FOS-3. Certificates: search-errors.
+    """
     return q * s * amax / (k.element_max * k.scale_max) - x
 
 

@@ -20,7 +20,7 @@ def transform(values: Floats, mask: int) -> Floats:
 
     values: [..., 16 n], bfloat16 values, for which signs / 4 is exact.
 
-    Rules: HAD-1, HAD-2, HAD-3. Certificates: hadamard-signs, hadamard-order.
+    Rules: HAD-1, HAD-2, HAD-3. Certificates: hadamard-signs, hadamard-order, hadamard-zeros, hadamard-masks.
     """
     with np.errstate(all="ignore"):
         sums = butterfly(grouped(values) * (sign_vector(mask) * NORM))
@@ -30,7 +30,7 @@ def transform(values: Floats, mask: int) -> Floats:
 def inverse(values: Floats, mask: int) -> Floats:
     """Undo `transform` up to its roundings: a quarter, the butterfly, then the signs; stays float32.
 
-    Rules: HAD-6. Certificates: hadamard-inverse.
+    Rules: HAD-6. Certificates: hadamard-inverse, hadamard-zeros-inverse, hadamard-masks-inverse.
     """
     with np.errstate(all="ignore"):
         return (butterfly(grouped(values) * NORM) * sign_vector(mask)).reshape(values.shape)

@@ -24,7 +24,7 @@ def reciprocal_approx(x: Floats) -> Floats:
 
     A subnormal or zero x gives an infinity, a subnormal result is zero, NaN stays NaN.
 
-    Rules: APX-1.
+    Rules: APX-1. Certificates: reciprocal.
     """
     bits = np.asarray(x, F).view(np.uint32)
     mantissa, exponent = bits & MANTISSA_MASK, (bits >> 23 & 0xFF).astype(np.int32)

@@ -32,6 +32,7 @@ from fp4ref.proof import (
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
 from fp4ref_cpu import build
+from tests.test_proof_parts_mistakes import NATIVE_PARTS, PYTHON_PARTS
 from tests.test_proof_places_mistakes import NATIVE_PLACES, PYTHON_PLACES
 from tests.test_proof_theorems_mistakes import REFUTED
 
@@ -463,7 +464,7 @@ def test_every_certificate_has_a_mistake():
 
     Sweeps on a GPU have mistakes of their own.
     """
-    tables = {*NATIVE, *PYTHON, *FORMULAS, *NATIVE_PLACES, *PYTHON_PLACES, *REFUTED}
+    tables = {*NATIVE, *PYTHON, *FORMULAS, *NATIVE_PLACES, *PYTHON_PLACES, *REFUTED, *NATIVE_PARTS, *PYTHON_PARTS}
     assert tables <= claims().keys()
     functions = {(claim.decider(), claim.subject) for name, claim in claims().items() if name in tables}
     functions |= {(name, ClaimSubject.HEADER) for name in BY_INPUT}

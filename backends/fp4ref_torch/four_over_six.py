@@ -41,7 +41,7 @@ def _candidate(blocks: Tensor, t: Tensor, g: Tensor, amax: Tensor, k: Known) -> 
 
 
 def _difference(name: str, product: Tensor, g: Tensor, amax: Tensor, x: Tensor, k: Known) -> Tensor:
-    """Return the error of each element, given q * s. Rules: FOS-3, FOS-4."""
+    """Return the error of each element, given q * s. Rules: FOS-3, FOS-4. Certificates: search-errors."""
     if name == "dequantized":
         return sub(div(mul(product, amax), k.total), x)
     if name == "dequantized_by_reciprocal":
@@ -52,7 +52,10 @@ def _difference(name: str, product: Tensor, g: Tensor, amax: Tensor, x: Tensor, 
 
 
 def _total(name: str, count: Tensor) -> Tensor:
-    """Return sums over a block [down, R, across, C] in a fixed order, kept as [down, 1, across, 1]. Rules: FOS-5."""
+    """Return sums over a block [down, R, across, C] in a fixed order, kept as [down, 1, across, 1].
+
+    Rules: FOS-5. Certificates: search-order.
+    """
     if name == "halves":
         half = count.shape[3] // 2
         count = add(count[..., :half], count[..., half:])

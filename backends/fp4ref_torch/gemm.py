@@ -38,7 +38,8 @@ def exact_sums(a: Operand, b: Operand) -> Tensor:
     CHUNK elements are below 2^53, so float64 holds every partial sum in every order; int64 adds up the chunks while
     K <= SMALL_K. All others take a wide accumulator.
 
-    Rules: GEM-2, GEM-3. Certificates: gemm-longest, gemm-pairs-*, special-operands.
+    Rules: GEM-2, GEM-3. Certificates: gemm-longest, gemm-pairs-*, gemm-ties,
+    special-operands.
     """
     if not (_is_small(a, b) and a.shape[1] <= SMALL_K):
         return wide_sums.sums(values(a, torch.float64), values(b, torch.float64))
@@ -51,7 +52,10 @@ def exact_sums(a: Operand, b: Operand) -> Tensor:
 
 
 def blockwise(a: Operand, b: Operand) -> Tensor:
-    """Blocks added in the order of k in float32, each rounded once. Rules: GEM-4, GEM-3. Certificates: gemm-pairs-*."""
+    """Blocks added in the order of k in float32, each rounded once. Rules: GEM-4, GEM-3.
+
+    Certificates: gemm-pairs-*, gemm-order-*.
+    """
     return (_blocks_of_e2m1 if _is_small(a, b) else _blocks)(a, b)
 
 
@@ -97,7 +101,10 @@ def finish(sums: Tensor, a: Operand, b: Operand, epilogue: Epilogue) -> Tensor:
 
 
 def values(operand: Operand, dtype: torch.dtype) -> Tensor:
-    """code * scale [rows, K], rounded to a type in which it is exact (GEM-11). Rules: GEM-1, GEM-11."""
+    """code * scale [rows, K], rounded to a type in which it is exact (GEM-11). Rules: GEM-1, GEM-11.
+
+    Certificates: operand-values.
+    """
     spec, (rows, columns) = operand.spec, operand.shape
     width = spec.block.columns
     scales = codecs.decode(_scales(operand), spec.scale.format).to(dtype)

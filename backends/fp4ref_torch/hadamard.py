@@ -14,7 +14,7 @@ POINTS = 16
 def transform(values: Tensor, signs: int) -> Tensor:
     """Transform groups of 16 of bfloat16 values, held as float32 [rows, 16 n].
 
-    Rules: HAD-1, HAD-2, HAD-3. Certificates: hadamard-signs, hadamard-order.
+    Rules: HAD-1, HAD-2, HAD-3. Certificates: hadamard-signs, hadamard-order, hadamard-zeros, hadamard-masks.
     """
     return exact.rounded_bfloat16(_butterfly(_signed(values, signs)))
 
@@ -22,7 +22,7 @@ def transform(values: Tensor, signs: int) -> Tensor:
 def inverse(values: Tensor, signs: int) -> Tensor:
     """Undo `transform` up to its roundings, float32 [rows, 16 n].
 
-    Rules: HAD-6. Certificates: hadamard-inverse.
+    Rules: HAD-6. Certificates: hadamard-inverse, hadamard-zeros-inverse, hadamard-masks-inverse.
     """
     if values.shape[1] % POINTS:
         got = f"hadamard of {values.shape[1]} rows"

@@ -41,8 +41,8 @@ def one_thread() -> Iterator[None]:
 def quantize(call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None) -> DirectionData:
     """Quantize one direction; with `out`, into its buffers.
 
-    Rules: BLK-8, LAY-5. Certificates: quantize-*, cut-*, part-*, row-scaled,
-    theorem-*.
+    Rules: BLK-8, LAY-5. Certificates: quantize-*, cut-*, part-*, row-scaled, pieces, search-kept,
+    stochastic-rows, special-blocks-*, theorem-*.
     """
     from fp4ref_torch.quantize import quantize_tensor
 

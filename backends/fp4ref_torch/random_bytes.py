@@ -49,7 +49,10 @@ def _rows(rows: int, blocks: int, start: int, across: int, seed: int, upper: int
 
 
 def philox4x32(counter: list[Tensor | int], k0: int, k1: int, rounds: int = 10) -> list[Tensor]:
-    """Return the output words of counters of four words, low first; words are int64 below 2^32. Rules: SR-6."""
+    """Return the output words of counters of four words, low first; words are int64 below 2^32. Rules: SR-6.
+
+    Certificates: philox-bits.
+    """
     c0, c1, c2, c3 = counter
     for _ in range(rounds):
         (high_a, low_a), (high_b, low_b) = _product(c0, 0xD2511F53), _product(c2, 0xCD9E8D57)

@@ -27,7 +27,10 @@ def _distances(device: torch.device) -> Tensor:
 
 @torch.library.custom_op("fp4ref::reciprocal", mutates_args=())
 def reciprocal(v: Tensor) -> Tensor:
-    """1 / v, approximately; zeros and subnormals of either side count as zeros of their sign. Rules: APX-1."""
+    """1 / v, approximately; zeros and subnormals of either side count as zeros of their sign.
+
+    Rules: APX-1. Certificates: reciprocal.
+    """
     word = magnitude(v)
     mantissa = word & MANTISSA
     significand = torch.div(torch.ones_like(v), floats(mantissa | ONE))

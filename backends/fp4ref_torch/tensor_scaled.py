@@ -32,7 +32,10 @@ def encoding(amax: Tensor, k: Known) -> Tensor:
 
 
 def encoding_te(amax: Tensor, k: Known) -> Tensor:
-    """min(T / A, FLT_MAX); 1 if A or the quotient is 0. Rules: GLB-2, GLB-3."""
+    """min(T / A, FLT_MAX); 1 if A or the quotient is 0. Rules: GLB-2, GLB-3.
+
+    Certificates: encoding-*.
+    """
     g = at_most(encoding(amax, k), FLT_MAX)
     return torch.where(is_zero(amax) | is_zero(g), 1.0, g)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fp4ref import rules
-from fp4ref.proof import records
+from fp4ref.proof import concerned, records
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, in_words
 from fp4ref.proof.status import Shown, binding
@@ -39,7 +39,18 @@ largest domain, and the date of its record.
 def main(target: Path) -> None:
     """Write the text, the tables by rule and subject and of every rule, each claim, and those without a record."""
     target.write_text(
-        "\n".join([TEXT.read_text("utf-8"), INTRO, *by_rule(), *every_rule(), *by_claim(), *without_record()]) + "\n",
+        "\n".join(
+            [
+                TEXT.read_text("utf-8"),
+                INTRO,
+                *by_rule(),
+                *every_rule(),
+                *without_certificate(),
+                *by_claim(),
+                *without_record(),
+            ]
+        )
+        + "\n",
         "utf-8",
     )
 
@@ -94,6 +105,18 @@ def _cell(held: list[tuple[ProofClaim, records.Record]]) -> str:
             size, date = max(domains)
             parts.append(f"{method}: {in_words(size)}, {date}")
     return "; ".join(parts)
+
+
+def without_certificate() -> Iterator[str]:
+    """Yield a table of subjects that a proved rule concerns, and that have no certificate for it."""
+    why = concerned.reasons()
+    yield "### Subjects without a certificate\n"
+    yield "Code of these subjects cites a rule for which another subject has a certificate.\n"
+    yield "| rule | subject | why |"
+    yield "| --- | --- | --- |"
+    for rule, subject in concerned.lacking(rules.read()):
+        yield f"| {rule} | {subject} | {why.get((rule, subject), '')} |"
+    yield ""
 
 
 def by_claim() -> Iterator[str]:

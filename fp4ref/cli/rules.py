@@ -10,7 +10,7 @@ import click
 from fp4ref import rules as standard
 from fp4ref.cli.common import console
 from fp4ref.errors import UnknownNameError
-from fp4ref.proof import citations, records
+from fp4ref.proof import citations, concerned, records
 from fp4ref.proof.catalogue import claims_of
 from fp4ref.proof.claims import ProofClaim
 from fp4ref.proof.status import Shown, status
@@ -178,6 +178,7 @@ def _check(index: standard.Index, as_json: bool) -> None:
         index.gaps
         + records.gaps()
         + citations.gaps()
+        + concerned.gaps(index)
         + made.gaps()
         + examples.gaps()
         + history.gaps(index.rules, standard.here().spec)

@@ -93,7 +93,7 @@ class Codec:
     def expectation(self, values: Floats) -> NDArray[np.float64]:
         """Return the exact mean of the decoded values over all 256 bytes of stochastic rounding; NaN counts as 6.
 
-        Rules: SR-4.
+        Rules: SR-4. Certificates: stochastic-expectation.
         """
         total = np.zeros(np.shape(values))
         for byte in range(256):

@@ -26,8 +26,8 @@ def quantize(
 ) -> DirectionData:
     """Quantize one direction; with `out`, into its buffers.
 
-    Rules: BLK-8, LAY-5. Certificates: quantize-*, cut-*, part-*, row-scaled,
-    theorem-*.
+    Rules: BLK-8, LAY-5. Certificates: quantize-*, cut-*, part-*, row-scaled, pieces, search-kept,
+    stochastic-rows, special-blocks-*, theorem-*.
     """
     bits = None if random_bits is None else arrays.to_numpy("quantize", random_bits)
     (direction,) = call.directions

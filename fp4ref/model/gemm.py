@@ -23,7 +23,8 @@ def exact(a: Operand, b: Operand) -> Floats:
     Integers are 64 bits wide where no partial sum can reach 2^63: K * max|A| * max|B| below it, which holds for
     NVFP4 (|A| <= 12 * 229376) up to K = 1,217,394. Elsewhere Python's integers add up the blocks.
 
-    Rules: GEM-1, GEM-2, GEM-3. Certificates: gemm-limit, gemm-longest, gemm-pairs-*, special-operands.
+    Rules: GEM-1, GEM-2, GEM-3. Certificates: gemm-limit, gemm-longest, gemm-pairs-*, gemm-ties,
+    special-operands.
     """
     return _by_tiles(a, b, _exact)
 
@@ -32,7 +33,7 @@ def exact(a: Operand, b: Operand) -> Floats:
 def blockwise(a: Operand, b: Operand) -> Floats:
     """Add the blocks' contributions, each rounded once, to +0 in the order of k, in float32.
 
-    Rules: GEM-1, GEM-4. Certificates: gemm-contributions, gemm-pairs-*.
+    Rules: GEM-1, GEM-4. Certificates: gemm-contributions, gemm-pairs-*, gemm-order-*.
     """
     return _by_tiles(a, b, _blockwise)
 
@@ -49,7 +50,7 @@ def fast(a: Operand, b: Operand) -> Floats:
 
 
 def values(operand: Operand) -> Floats:
-    """code * scale of an operand, [rows, K]. Rules: GEM-1, GEM-11."""
+    """code * scale of an operand, [rows, K]. Rules: GEM-1, GEM-11. Certificates: operand-values."""
     spec, (rows, columns) = operand.spec, operand.shape
     scales = operand.scale_layout.to_linear(operand.data.scales, rows, -(-columns // spec.block.columns))
     data = DirectionData(operand.data.data, scales, None)

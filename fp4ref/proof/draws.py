@@ -25,7 +25,18 @@ ROUNDS = 10
 MATRIX = (5, 40)  # a whole with a last block of 8
 LONG = 64  # bits of a seed, and of a block's number
 KEYS = ((3, 1 << 33), (1 << 40, 5))  # seed and stream where the others vary
-LARGE = (((3, 16401), (2, 32), (9, 20000)), ((66, 600), (1, 16), (80, 700)))  # parts of several units of work
+LARGE = (  # parts of several units of work: in rows, in columns, and in what one array may hold
+    *(((3, 16401), (2, 32), (9, 20000)), ((66, 600), (1, 16), (80, 700))),
+    *(((300, 500), (3, 16), (400, 700)), ((2060, 512), (2, 32), (3000, 800))),
+)
+CROSSING = (  # parts whose blocks are on both sides of number 2^32, or of a multiple of it
+    *(
+        ((1, 320), (0, 16 * ((1 << 32) - 3)), (2, 16 * ((1 << 32) + 40))),
+        ((3, 40), (65534, 16 << 16), (65540, 48 + (16 << 16))),
+    ),
+    ((2, 600), (1, 16 * ((5 << 32) - 20)), (3, 16 * ((6 << 32) - 1))),
+)
+LAST = 80  # rows of a part that are compared
 TRIALS = (*range(1, 21), 90)
 PAIRS = range(1, 15)
 ALPHAS = (Fraction(1, 1000), Fraction(1, 10**12))
@@ -58,7 +69,7 @@ def places() -> list[Place]:
         if i + j < LONG - 1:
             tall, wide = (1 << i) + 1, 16 << j
             found.append(((1, 9), ((1 << i), wide - 16), (tall, wide), *KEYS[(i + j) % 2]))
-    return [*found, *((*large, *KEYS[0]) for large in LARGE)]
+    return [*found, *((*large, *KEYS[0]) for large in (*LARGE, *CROSSING))]
 
 
 def counted(subject: ClaimSubject, tell: Tell) -> Replayed:
@@ -67,8 +78,10 @@ def counted(subject: ClaimSubject, tell: Tell) -> Replayed:
     for count, (part, origin, of, seed, stream) in enumerate(tried):
         for number, direction in enumerate(DIRECTIONS):
             got = _bytes(part, direction, origin, of, seed, stream, subject)
-            want = stated(part, origin, of[1], seed, 2 * stream + number)
-            if got.shape != want.shape or (got != want).any():
+            compared = min(part[0], LAST)
+            first = origin[0] + part[0] - compared, origin[1]
+            want = stated((compared, part[1]), first, of[1], seed, 2 * stream + number)
+            if got.shape != part or (got[part[0] - compared :] != want).any():
                 told = f"{list(part)} at {list(origin)} of {list(of)}, seed {seed}, stream {stream}"
                 return Replayed(2 * count + number, f"{direction}: {told}: {got.ravel()[:4]}, needs {want.ravel()[:4]}")
         tell((count + 1) / len(tried))
@@ -181,7 +194,8 @@ def claims() -> Iterator[ProofClaim]:
             method=Method.ARGUMENT,
             subject=subject,
             statement="A random byte is that of its block's counter and the seed's key, by Philox as it is defined.",
-            domain="seeds, streams, rows and blocks across with one bit, and the largest; parts of several units",
+            domain="seeds, streams, rows and blocks across with one bit, and the largest; parts of several units, and "
+            "with blocks on both sides of a multiple of 2^32",
             size=2 * len(places()),
             decide=partial(counted, subject),
             covers=both,

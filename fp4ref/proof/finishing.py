@@ -31,6 +31,7 @@ ALPHAS = (1.0, 1.1, -0.3, 3e-20)
 KINDS = tuple(product((False, True), repeat=2))  # whether the operands are row-scaled
 ADDED = tuple(product((False, True), repeat=2))  # whether there is something to accumulate, and a bias
 MEMBERS = 3
+PAIRS = 16  # of amaxes of tensors
 
 
 @np.errstate(all="ignore")
@@ -126,6 +127,33 @@ def amaxes(subject: ClaimSubject, tell: Tell) -> Replayed:
     return Replayed(len(cases) * SIDE**2, f"not told apart: {', '.join(same)}" if same else None)
 
 
+def alphas(subject: ClaimSubject, tell: Tell) -> Replayed:
+    """Multiply operands of several amaxes, with several alphas, by both rules of alpha."""
+    pairs = [*zip(factors(1)[:PAIRS], factors(2)[:PAIRS], strict=True)]
+    cases = [*product(pairs, ALPHAS, AlphaRule)]
+    unlike = {"amaxes first": False, "from the right": False, "divided first": False, "by the other rule": False}
+    for count, ((by_a, by_b), alpha, rule) in enumerate(cases):
+        (a, left), (b, right) = operand("nvfp4", [by_a], 0), operand("nvfp4", [by_b], 7)
+        sums, amaxes_of = _sums(left, right), times(times(F(alpha), by_a), by_b)
+        by_product, by_quotient = times(amaxes_of, over(1.0, FACTOR)), over(amaxes_of, FACTOR)
+        first, second = (by_quotient, by_product) if rule is AlphaRule.DIVISION else (by_product, by_quotient)
+        want = times(sums, first)
+        others = {
+            "amaxes first": times(times(F(alpha), times(by_a, by_b)), over(1.0, FACTOR)),
+            "from the right": times(times(times(F(alpha), by_b), by_a), over(1.0, FACTOR)),
+            "divided first": times(times(times(F(alpha), over(1.0, FACTOR)), by_a), by_b),
+            "by the other rule": second,
+        }
+        for name, other in others.items():
+            unlike[name] |= bool(_differs(times(sums, other), want))
+        witness = _differs(_product(subject, a, b, alpha=alpha, alpha_rule=rule), want)
+        if witness:
+            return Replayed(count, f"amaxes {by_a!s} and {by_b!s}, alpha {alpha} by {rule}: {witness}")
+        tell((count + 1) / len(cases))
+    same = [name for name, told in unlike.items() if not told]
+    return Replayed(len(cases) * SIDE**2, f"not told apart: {', '.join(same)}" if same else None)
+
+
 def additions(subject: ClaimSubject, tell: Tell) -> Replayed:
     """Multiply with and without something to accumulate and a bias, to all types, with and without row scaling."""
     cases = [*product((False, True), ADDED, TYPES, ALPHAS)]
@@ -203,6 +231,15 @@ def claims() -> Iterator[ProofClaim]:
             "Amaxes of rows multiply the scaled sum: their product if one operand has them, else one after the other.",
             f"all products of {SIDE} values and amaxes a side, for {len(ALPHAS)} alphas and both rules of alpha",
             3 * len(ALPHAS) * len(AlphaRule) * SIDE**2,
+            "the steps are the same for all values, so values on which each other order gives other bits decide",
+        ),
+        (
+            "product-alpha",
+            "GEM-5",
+            alphas,
+            "alpha is multiplied by the amax of A, then by that of B, then by 1 over the factor, or divided by it.",
+            f"all products of {SIDE} values a side, for {PAIRS} pairs of amaxes, {len(ALPHAS)} alphas and both rules",
+            PAIRS * len(ALPHAS) * len(AlphaRule) * SIDE**2,
             "the steps are the same for all values, so values on which each other order gives other bits decide",
         ),
         (

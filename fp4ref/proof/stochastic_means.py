@@ -87,6 +87,23 @@ def in_python(subject: ClaimSubject, tell: Tell) -> Replayed:
     return Replayed(len(patterns) << 8, f"{shown(int(patterns[at]))} is moved by {count[at]} bytes, needs {needed}")
 
 
+def expected(tell: Tell) -> Replayed:
+    """Compare the golden model's means with the values beside a magnitude, weighted by the bytes that move it."""
+    patterns = magnitudes()
+    y, values = patterns.view(F).astype(np.float64), np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 6])
+    lower = np.searchsorted(values[:-1], y, side="right") - 1
+    moving = moving_bytes(patterns)
+    want = ((256 - moving) * values[lower] + moving * values[lower + 1]) / 256  # sums of integers over 512
+    for sign in (1, -1):
+        got = STOCHASTIC_E2M1.expectation((sign * y).astype(F))
+        (wrong,) = np.nonzero(got != sign * want)
+        if len(wrong):
+            at = int(wrong[0])
+            return Replayed(len(patterns), f"the mean of {sign * y[at]} is {got[at]}, needs {sign * want[at]}")
+        tell(1.0)
+    return Replayed(2 * len(patterns))
+
+
 def _codes(patterns: NDArray[np.uint32], byte: int, subject: ClaimSubject) -> NDArray[np.uint8]:
     given = np.full(len(patterns), byte, np.uint8)
     if subject is ClaimSubject.GOLDEN:
@@ -133,3 +150,15 @@ def claims() -> Iterator[ProofClaim]:
             covers=covers,
             needs="torch" if subject is ClaimSubject.TORCH else "",
         )
+    yield ProofClaim(
+        name="stochastic-expectation/golden",
+        rules=("SR-4",),
+        method=Method.EXHAUSTIVE,
+        subject=ClaimSubject.GOLDEN,
+        statement="The mean that the golden model states is that of the two values beside a number, weighted by bytes.",
+        domain="all bfloat16 up to 6, and float32 around each whole number of bytes, of both signs",
+        size=2 * len(magnitudes()),
+        decide=expected,
+        covers=("fp4ref.formats.codec:Codec.expectation", "fp4ref.formats.codec:STOCHASTIC_E2M1"),
+        rests_on=("stochastic-mean/golden",),
+    )

@@ -227,8 +227,13 @@ def claims() -> Iterator[ProofClaim]:
 
 def _value(spec: str, subject: ClaimSubject) -> str:
     """Return the reference of a specification, as a subject reads it."""
+    return value_of(spec, VALUES[spec], subject)
+
+
+def value_of(spec: str, reference: str, subject: ClaimSubject) -> str:
+    """Return the reference of a specification by name, as a subject reads it."""
     native = subject in {ClaimSubject.CPU, ClaimSubject.CUDA}
-    return f"{sources.LOWERED}{spec}" if native else VALUES[spec]
+    return f"{sources.LOWERED}{spec}" if native else reference
 
 
 def _run(subject: ClaimSubject) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 // Quantize and amax for one specification S and one input type: flat loops over a strip of blocks, which a compiler
-// vectorises. All numerics come from the shared header. Certificates: quantize-*, cut-*,
+// vectorises. All numerics come from the shared header. Certificates: quantize-*, cut-*, pieces, search-kept, stochastic-rows, special-blocks-*,
 // part-*, row-scaled, theorem-*.
 #pragma once
 #include "walk.h"

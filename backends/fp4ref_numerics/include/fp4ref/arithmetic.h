@@ -39,7 +39,7 @@ struct infinite_scale_works {
 };
 
 // Without a global scale: divide by the stored scale, which for a power of two equals multiplying by its reciprocal.
-// Rules: GLB-6, BLK-10, DEQ-2. Certificates: power-of-two.
+// Rules: GLB-6, BLK-10, DEQ-2. Certificates: power-of-two, unscaled.
 template <class Working = stored_scale_works> struct no_global_scale_by : Working {
     FP4_RULE global_scale(float) { return 1.0f; }
     FP4_RULE factor(float s, float) { return 1.0f / s; }
@@ -50,7 +50,8 @@ template <class Working = stored_scale_works> struct no_global_scale_by : Workin
 using no_global_scale = no_global_scale_by<>;
 
 // The CUDA default path of NVFP4.
-// Certificates: encoding-*, block-scale, factor, factor-significands, block, block-all, decode, decode-significands.
+// Certificates: encoding-*, block-scale, factor, factor-significands, block, block-one-byte,
+// block-all, decode, decode-significands.
 struct te : stored_scale_works {
     // Rules: GLB-2, GLB-3.
     FP4_RULE global_scale(float A)

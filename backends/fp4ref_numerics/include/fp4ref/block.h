@@ -12,6 +12,7 @@ namespace fp4ref {
 enum class Global { none, tensor, row };
 
 // A running maximum of magnitudes from +0, as bit patterns; a NaN is ignored, or wins. Rules: BLK-2.
+// Certificates: running-amax.
 template <bool KeepNaN> FP4_API unsigned running_amax(unsigned amax, unsigned magnitude)
 {
 #if defined(__CUDACC__)
@@ -49,7 +50,8 @@ template <class S> FP4_API float searched_scale(float before, float amax)
     else return S::Arithmetic::working(before, S::Scale::decode(S::Scale::encode(before)), amax);
 }
 
-// A block's scale before its codec. Rules: BLK-3, BLK-10. Certificates: block-scale, mx-floor, mx-ceil, mx-even.
+// A block's scale before its codec. Rules: BLK-3, BLK-10. Certificates: block-scale, mx-floor,
+// mx-ceil, mx-even, mx-rceil, unscaled.
 template <class S, class In> FP4_API float block_scale(float amax, float g)
 {
     const float t = S::Arithmetic::template block_scale<S, In>(amax, g);
@@ -117,6 +119,7 @@ template <class S, class In> FP4_API float quick_block_scale(float amax, float g
 }
 
 // Whether Quick and estimates may be used in a tensor or row with this maximum: s is 0, NaN or in [2^-9, 448].
+// Certificates: quick-range.
 FP4_API bool quick_over_constant(float A) { return A > 0x1p-30f && A < 0x1p100f; }
 
 // 4over6: how far an element value q is from its input. Rules: FOS-3, FOS-4.
@@ -136,7 +139,7 @@ struct scaled_units_float16 {
 }  // namespace difference
 
 // 4over6: the order in which the errors of a row, and of the rows, are added, for Lanes blocks side by side.
-// Rules: FOS-5.
+// Rules: FOS-5. Certificates: search-order.
 namespace total {
 template <int N, int Lanes> FP4_API void left_to_right(const float (&e)[N][Lanes], float (&sum)[Lanes])
 {

@@ -248,7 +248,7 @@ template <class C> FP4_API void packed_sixes(const float (&x)[16], unsigned (&wo
     words[2] = (four[2] >> 16 & 0xffu) | four[3] << 8;
 }
 
-// Two codes, `low` in the lower bits: a byte of 4-bit codes, 12 bits, or two bytes. Rules: PACK-1, PACK-3, PACK-4. Certificates: convert-*.
+// Two codes, `low` in the lower bits: a byte of 4-bit codes, 12 bits, or two bytes. Rules: PACK-1, PACK-3, PACK-4. Certificates: convert-*, packed-codes.
 template <class C> FP4_API unsigned encode_pair(float low, float high, unsigned low_bits = 0, unsigned high_bits = 0)
 {
 #if FP4_NATIVE_E2M1

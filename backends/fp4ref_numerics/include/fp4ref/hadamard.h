@@ -25,7 +25,7 @@ template <int Lanes> FP4_API void butterfly(float (&y)[16][Lanes])
 }
 
 // 16 bfloat16 values in place: signs and 1/4, butterfly, bfloat16. Bit i of Signs negates element i.
-// Rules: HAD-1, HAD-2, HAD-3. Certificates: hadamard-signs, hadamard-order.
+// Rules: HAD-1, HAD-2, HAD-3. Certificates: hadamard-signs, hadamard-order, hadamard-zeros, hadamard-masks.
 template <unsigned Signs, int Lanes> FP4_API void hadamard(float (&y)[16][Lanes])
 {
     FP4_UNROLL
@@ -61,6 +61,7 @@ template <unsigned Signs> FP4_API void unscaled_hadamard(float (&y)[16])
 
 // The largest magnitude of 16 transformed values before they are rounded to bfloat16, or `amax`; NaN is ignored.
 // The last stage needs no differences: the larger of |a + b| and |a - b| is |a| + |b|. Rules: HAD-4, BLK-2.
+// Certificates: hadamard-amax.
 template <unsigned Signs> FP4_API float hadamard_amax(float amax, float (&y)[16])
 {
     FP4_UNROLL
@@ -81,7 +82,7 @@ template <unsigned Signs> FP4_API float hadamard_amax(float amax, float (&y)[16]
     return amax;
 }
 
-// Rules: HAD-6. Certificates: hadamard-inverse.
+// Rules: HAD-6. Certificates: hadamard-inverse, hadamard-zeros-inverse, hadamard-masks-inverse.
 template <unsigned Signs, int Lanes> FP4_API void inverse_hadamard(float (&y)[16][Lanes])
 {
     FP4_UNROLL

@@ -1,4 +1,4 @@
-// Where a scale byte is stored. Columns and rows count scales, before padding; no map here depends on the rows.
+// Where a scale byte is stored. Certificates: offset-*. Columns and rows count scales, before padding; no map here depends on the rows.
 //   quads     four columns from a multiple of 4 are one aligned word, padding included
 //   adjacent  they are side by side
 //   fill      the bytes of the padding after the rows, and after the columns

@@ -29,7 +29,7 @@ struct RandomBlock {
 };
 
 // Those of the block with an index in its direction of the whole tensor. `upper` is 2 * stream, and 1 more for columns.
-// Rules: SR-7.
+// Rules: SR-7. Certificates: random-block.
 FP4_API RandomBlock random_block(u64 index, u64 seed, u64 upper)
 {
     u64 c[4] = {index, index >> 32, upper, upper >> 32};

@@ -1,0 +1,83 @@
+"""The subjects that a rule concerns, those whose code cites it; and why some of them have no certificate for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fp4ref.proof.catalogue import claims, claims_of
+from fp4ref.proof.claims import ClaimSubject
+from fp4ref.rules import Index
+
+FOLDERS = {  # of the code of a subject, below the folder of the packages
+    ClaimSubject.GOLDEN: (
+        *("fp4ref/model/", "fp4ref/formats/", "fp4ref/layout/", "fp4ref/arithmetic", "fp4ref/four_over_six.py"),
+        *("fp4ref/hadamard.py", "fp4ref/philox.py", "fp4ref/packing.py", "fp4ref/reciprocal.py"),
+    ),
+    ClaimSubject.HEADER: ("fp4ref_numerics/",),
+    ClaimSubject.CPU: ("fp4ref_cpu/",),
+    ClaimSubject.TORCH: ("fp4ref_torch/",),
+    ClaimSubject.CUDA: ("fp4ref_cuda/",),
+}
+
+
+class WithoutCertificate(NamedTuple):
+    """Rules for which a subject has no certificate although others have one, and why."""
+
+    subject: ClaimSubject
+    rules: tuple[str, ...]
+    why: str
+
+
+REASONS = (
+    WithoutCertificate(
+        ClaimSubject.CUDA,
+        (
+            *("BLK-1", "BLK-7", "BLK-8", "BLK-9", "E4M3-1", "E5M2-1", "GEM-5", "GEM-8", "GLB-4", "GLB-5", "HAD-2"),
+            *("HAD-4", "HAD-5", "LAY-1", "LAY-2", "LAY-4", "LAY-5", "LAY-6", "LAY-8", "LAY-12", "SR-7", "SR-8"),
+            "TEL-12",
+        ),
+        "tests on a GPU compare bytes with the golden model's on shapes and values of their own; no sweep is written",
+    ),
+    WithoutCertificate(
+        ClaimSubject.TORCH, ("CNF-4",), "a state of the process, which a test sets; no value decides it"
+    ),
+    WithoutCertificate(ClaimSubject.TORCH, ("GLB-4",), "given-amax/golden is about the check before every backend"),
+    WithoutCertificate(ClaimSubject.GOLDEN, ("E8M0-5",), "power-of-two/formula is about the function that cites it"),
+    WithoutCertificate(ClaimSubject.HEADER, ("FOS-7",), "such a specification is refused before it is lowered"),
+    WithoutCertificate(ClaimSubject.HEADER, ("GLB-5",), "only the setting is there; row-scaled/cpu is about the loops"),
+    WithoutCertificate(ClaimSubject.CPU, ("GEM-11",), "NumPy's library multiplies what dequantize-*/cpu is about"),
+    WithoutCertificate(ClaimSubject.CPU, ("HAD-6",), "hadamard-inverse/header is about the function that it calls"),
+)
+
+
+def lacking(index: Index) -> Iterator[tuple[str, ClaimSubject]]:
+    """Yield rules with a certificate, and subjects that such a rule concerns without one."""
+    cited = {
+        (found.rule, subject)
+        for found in (*index.functions, *index.backends)
+        for subject, folders in FOLDERS.items()
+        if any(folder in found.place for folder in folders)
+    }
+    for rule in sorted({rule for claim in claims().values() for rule in claim.rules}):
+        having = {claim.subject for claim in claims_of(rule)}
+        yield from ((rule, subject) for subject in FOLDERS if (rule, subject) in cited and subject not in having)
+
+
+def reasons() -> dict[tuple[str, ClaimSubject], str]:
+    """Return why, by rule and subject."""
+    return {(rule, reason.subject): reason.why for reason in REASONS for rule in reason.rules}
+
+
+def gaps(index: Index) -> list[str]:
+    """Return one line for each subject without a certificate and without a reason, and each reason without need."""
+    found, given = {*lacking(index)}, reasons()
+    lines = [
+        f"rule {rule}: no certificate for {subject}, whose code cites it; add a claim, or a reason to REASONS"
+        for rule, subject in sorted(found - given.keys())
+    ]
+    return lines + [
+        f"rule {rule}: the reason for no certificate for {subject} is not needed"
+        for rule, subject in sorted(given.keys() - found)
+        if rule in index.rules and index.backends  # else this is no tree of all rules and backends
+    ]
