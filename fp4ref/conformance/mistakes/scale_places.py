@@ -121,6 +121,7 @@ def misplaced() -> Iterator[Mistake]:
                 scales=partial(_zero_columns, size),
                 whole=True,
             )
+    yield known(Slot.LAYOUT, "unwritten-all", "every scale byte is 0, or not written", scales=np.zeros_like)
     yield known(
         Slot.LAYOUT,
         "unwritten-last",
