@@ -6,7 +6,7 @@ results where the two differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -124,7 +124,20 @@ def explained(
             text = f"{mistake.text}, {place.text}"
             told = Explanation(mistake.names, mistake.stage, text, place=place.text)
             found.append((place.bits, mistake.foreign(place), number, told))
+    if not found:
+        found = [(0.0, False, n, one) for n, one in enumerate(_in_some_cases(len(sites), somewhere))]
     return [item for *_, item in sorted(found, key=lambda each: each[:3])]
+
+
+def _in_some_cases(count: int, somewhere: Sequence[tuple[KnownResult, list[Marked]]]) -> Iterator[Explanation]:
+    """Yield the one mistake that explains whole cases, if they are too few to say which they are."""
+    if len(somewhere) != 1:
+        return
+    mistake, marked = somewhere[0]
+    inside = [bool(own.any()) for _, own, _ in marked]
+    if not any(own and outside.any() for own, (*_, outside) in zip(inside, marked, strict=True)):
+        place = f"in {sum(inside)} of {count} cases only"
+        yield Explanation(mistake.names, mistake.stage, f"{mistake.text}, {place}", place=place)
 
 
 def _marked(sites: Sequence[ResultSite], mistake: KnownResult, tick: Callable[[], None]) -> list[Marked] | None:

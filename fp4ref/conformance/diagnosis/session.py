@@ -100,6 +100,8 @@ class Session:
                 self._search(tier=False, share=Share.PAIR_OR_MEASURED if measured else Share.PAIR), (2,)
             )
         found = found or measured or self._unnamed(self._search(tier=False, share=Share.UNNAMED))
+        if found and all(hypothesis.profile for hypothesis in found) and not any(map(self._whole, found)):
+            found = self._placed(tier=True) or found  # one mistake in a place before a profile that leaves something
         if found:
             return self._completed(found)
         return self._with([])
@@ -237,6 +239,10 @@ class Session:
         """Return what explains every stage on its own, if it explains the whole."""
         stagewise = self._by_stages(parts)
         return [h for h in stagewise.composed if all(h.explains(item, False) for item in self.items)]
+
+    def _whole(self, hypothesis: Hypothesis) -> bool:
+        """Return True if a hypothesis makes every byte."""
+        return all(hypothesis.explains(item) for item in self.items)
 
     def _by_stages(self, parts: Sequence[Part]) -> Stagewise:
         if self.stagewise is None:

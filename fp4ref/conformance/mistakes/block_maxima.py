@@ -15,6 +15,7 @@ from fp4ref.conformance.mistakes.maxima_of_blocks import (
     absolute_block,
     averaged,
     block_of,
+    forgetting,
     from_the_first,
     grouped,
     joint,
@@ -211,6 +212,12 @@ NAN = (
         special=True,
         block_amax=from_the_first,
     ),
+    block(
+        "block-nan-forgets",
+        "block maxima forget what comes before a NaN, and a NaN that comes last stays",
+        special=True,
+        block_amax=forgetting,
+    ),
     *(
         block(
             f"{name}-unlimited",
@@ -224,6 +231,11 @@ NAN = (
         for name, text, maxima in (
             ("block-nan", "block maxima keep NaN", {"keep_block_nan": True}),
             ("block-first-nan", f"{FROM_THE_FIRST}, so that a NaN there stays", {"block_amax": from_the_first}),
+            (
+                "block-nan-forgets",
+                "block maxima forget what comes before a NaN, one that comes last stays",
+                {"block_amax": forgetting},
+            ),
         )
     ),
 )

@@ -120,6 +120,16 @@ def any_butterfly(groups: Floats) -> Floats:
     return _butterfly(groups, lambda sums: sums)
 
 
+def partial_butterfly(without: int, groups: Floats) -> Floats:
+    """Return a butterfly of whose strides one is left out."""
+    made = groups
+    for stride in (1, 2, 4, 8):
+        pairs = made.reshape(*groups.shape[:-1], POINTS // (2 * stride), 2, stride)
+        low, high = pairs[..., 0, :], pairs[..., 1, :]
+        made = made if stride == without else np.stack([low + high, low - high], axis=-2).reshape(groups.shape)
+    return np.asarray(made + F(0), F)
+
+
 def turned_butterfly(stride: int, groups: Floats) -> Floats:
     """Return a butterfly whose differences at one stride are high - low: the results with that bit change sign."""
     return np.where(np.arange(POINTS) & stride, F(0) - butterfly(groups), butterfly(groups)) + F(0)
@@ -179,6 +189,14 @@ PARTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
             {"sums": partial(turned_butterfly, stride)},
         )
         for bit, stride in enumerate((1, 2, 4, 8))
+    ),
+    *(
+        (
+            f"without-{stride}",
+            f"the butterfly of stride {stride} is left out",
+            {"sums": partial(partial_butterfly, stride)},
+        )
+        for stride in (1, 2, 4, 8)
     ),
     ("size-8", "groups of 8 are transformed instead of 16", {"sums": any_butterfly, "size": 8, "factor": 8**-0.5}),
     ("size-32", "groups of 32 are transformed instead of 16", {"sums": any_butterfly, "size": 32, "factor": 32**-0.5}),
