@@ -137,9 +137,13 @@ class PlacedSearch:
         yield self._constants()  # a few, so that the time suffices for what is not written in a large case
         yield known
         yield (displaced.after_maxima(m) for m in known if m.stage in {Slot.INPUT, Slot.HADAMARD})
-        yield (m for each in known if each.stage in {Slot.CODE, Slot.SIGN} for m in displaced.of_sign(each))
-        yield displaced.displaced(self.spec.block.columns)
-        yield displaced.scales_elsewhere()
+        scales, codes = (any(not view.plain[part].all() for view in self.probes) for part in (0, 1))
+        if scales and not codes:
+            yield displaced.scales_elsewhere()
+        if codes and not scales:
+            yield (m for each in known if each.stage in {Slot.CODE, Slot.SIGN} for m in displaced.of_sign(each))
+        if codes:
+            yield displaced.displaced(self.spec.block.columns)
 
     def pairs(self) -> list[Hypothesis]:
         """Return two mistakes, each in a place of its own, or one of them everywhere; the first two that explain all.

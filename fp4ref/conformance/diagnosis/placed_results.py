@@ -130,14 +130,12 @@ def explained(
 
 
 def _in_some_cases(count: int, somewhere: Sequence[tuple[KnownResult, list[Marked]]]) -> Iterator[Explanation]:
-    """Yield the one mistake that explains whole cases, if they are too few to say which they are."""
-    if len(somewhere) != 1:
-        return
-    mistake, marked = somewhere[0]
-    inside = [bool(own.any()) for _, own, _ in marked]
-    if not any(own and outside.any() for own, (*_, outside) in zip(inside, marked, strict=True)):
-        place = f"in {sum(inside)} of {count} cases only"
-        yield Explanation(mistake.names, mistake.stage, f"{mistake.text}, {place}", place=place)
+    """Yield the mistakes that explain whole cases, which are too few to say in which they hold."""
+    for mistake, marked in somewhere:
+        inside = sum(bool(own.any()) for _, own, _ in marked)
+        if not any(own.any() and outside.any() for _, own, outside in marked):
+            place = f"in {inside} of {count} cases only"
+            yield Explanation(mistake.names, mistake.stage, f"{mistake.text}, {place}", place=place)
 
 
 def _marked(sites: Sequence[ResultSite], mistake: KnownResult, tick: Callable[[], None]) -> list[Marked] | None:
