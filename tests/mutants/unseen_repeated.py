@@ -163,3 +163,24 @@ class TransformWithoutOneStride(RHT):
             i = np.arange(16)
             y = np.where(i & stride, y[..., i ^ stride] - y, y + y[..., i ^ stride])
         return (y + F(0)).astype(F)
+
+
+@mutant("block-last-signed", says="block maxima take the last element with the sign")
+class LastLaneKeepsItsSign(NVFP4):
+    def block_amax(self, blocks):
+        others = np.fmax.reduce(np.abs(blocks[..., :15]), axis=2, initial=F(0))
+        return np.fmax(others, blocks[..., 15]) + F(0)
+
+
+@mutant("element-infinite-nan", says="infinite elements become NaN instead of saturating, where column % 2 == 1")
+class InfinitiesAreNaNInOddColumns(MXFP8):
+    def encode(self, y):
+        odd = np.arange(y.shape[-1]) % 2 == 1
+        return np.where(np.isinf(y) & odd, 0x7F, super().encode(y)).astype(np.uint8)
+
+
+@mutant("mx-fp16", says="rounded to float16 first, in float16 only", dtypes=("float32", "bfloat16", "float16"))
+class QuotientInHalfInFloat16(MXFP8):
+    def block_scale(self, amax, s_enc):
+        t = super().block_scale(amax, s_enc)
+        return t.astype(np.float16).astype(F) if self.dtype.name == "float16" else t

@@ -113,8 +113,8 @@ def explained_scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> li
 def _one_byte(start: Hypothesis, parts: Sequence[Part]) -> Hypothesis | None:
     """Return the mistake that one byte is stored for all scales, though the codes are those of the right ones."""
     stored = [part.declared_scales for part in parts]
-    if any(one is None for one in stored):
-        return None
+    if any(one is None for one in stored) or any(part.item.stray(DECLARED) for part in parts):
+        return None  # the padding may hold the scales
     numbers = np.unique(np.concatenate([one.reshape(-1) for one in stored if one is not None]))
     if len(numbers) != 1 or start.kernel.search is not None:
         return None

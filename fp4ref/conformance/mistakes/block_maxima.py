@@ -32,6 +32,14 @@ from fp4ref.conformance.mistakes.tensor_maxima import FLOORS
 from fp4ref.formats import F, Floats
 from fp4ref.model.quantize import largest
 
+
+def _signed(lanes: slice, blocks: Floats) -> Floats:
+    """Return magnitudes, and of some lanes what is not negative."""
+    found = np.abs(blocks)
+    found[..., lanes] = np.fmax(blocks[..., lanes], F(0))
+    return found
+
+
 PARTS: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
     ("signed", "are taken over signed values, max x instead of max |x|", lambda b: np.maximum(b, F(0))),
     ("last-element", "miss the last element", lambda b: b[..., :-1]),
@@ -42,6 +50,15 @@ PARTS: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
     ("second-half", "are those of the second half of the block", lambda b: b[..., b.shape[-1] // 2 :]),
     ("first-quarter", "are those of the first quarter of the block", lambda b: b[..., : b.shape[-1] // 4]),
     ("first", "are that of the first element", lambda b: b[..., :1]),
+    *(
+        (f"{name}-signed", f"take {words} with the sign, so that negative ones do not count", partial(_signed, lanes))
+        for name, words, lanes in (
+            ("last", "the last element", slice(-1, None)),
+            ("first", "the first element", slice(0, 1)),
+            ("odd", "odd elements", slice(1, None, 2)),
+            ("even", "even elements", slice(0, None, 2)),
+        )
+    ),
 )
 
 block = partial(known, Slot.BLOCK)
