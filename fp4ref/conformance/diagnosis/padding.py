@@ -1,13 +1,12 @@
-"""What stands in the padding of scales, and in spare nibbles, where zeros should: in words, and as functions."""
+"""The content of the padding of scales, and of spare nibbles, where it is not zero: in words, and as functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fp4ref.formats import Codes
 from fp4ref.layout import Layout
@@ -45,7 +44,7 @@ def paddings(numbers: Sequence[int]) -> Iterator[Padding]:
         yield Padding(f"{repeat} the last scales instead of 0", edge=True, where=where)
 
 
-class Stored(Protocol):
+class WithBuffers(Protocol):
     """A case with the candidate's buffers."""
 
     declared: Layout
@@ -55,7 +54,7 @@ class Stored(Protocol):
     blocks: int
 
 
-def padding_text(items: Sequence[Stored]) -> str:
+def padding_text(items: Sequence[WithBuffers]) -> str:
     """Return what stands in the padding of all cases, if one thing does; empty otherwise."""
     grids = []
     for item in items:
@@ -76,10 +75,7 @@ def _is(padding: Padding, grid: Codes, own: Codes) -> bool:
     return bool((padding.filled(own, (grid.shape[0], grid.shape[1])) == grid).all())
 
 
-Codes2 = NDArray[Any]
-
-
-def _next_first(data: Codes2) -> Codes2:
+def _next_first(data: Codes) -> Codes:
     return np.append(data[1:, 0] & 15, np.uint8(0))
 
 
@@ -91,7 +87,7 @@ SPARE = (
 )
 
 
-def spare_text(items: Sequence[Stored]) -> str:
+def spare_text(items: Sequence[WithBuffers]) -> str:
     """Return what the spare nibbles of all odd rows of 4-bit codes hold, if it is one thing; empty otherwise."""
     rows = [item.data.reshape(item.rows, -1) for item in items]
     return next((f"they hold {said}" for said, of in SPARE if all((of(d) == d[:, -1] >> 4).all() for d in rows)), "")

@@ -100,13 +100,14 @@ def half_butterfly(groups: Floats) -> Floats:
     return _butterfly(groups, to_float16)
 
 
-def _butterfly(groups: Floats, narrow: Callable[[Floats], Floats], *, positive: bool = True) -> Floats:
-    shape, size, stride = groups.shape, groups.shape[-1], 1
-    while stride < size:
+def _butterfly(
+    groups: Floats, narrow: Callable[[Floats], Floats], *, positive: bool = True, without: int = 0
+) -> Floats:
+    shape, size = groups.shape, groups.shape[-1]
+    for stride in (1 << bit for bit in range(size.bit_length() - 1) if 1 << bit != without):
         pairs = groups.reshape(*shape[:-1], size // (2 * stride), 2, stride)
         low, high = pairs[..., 0, :], pairs[..., 1, :]
         groups = np.stack([narrow(low + high), narrow(low - high)], axis=-2)
-        stride *= 2
     return groups.reshape(shape) + (F(0) if positive else F(-0.0))
 
 
@@ -118,16 +119,6 @@ def signed_zeros(groups: Floats) -> Floats:
 def any_butterfly(groups: Floats) -> Floats:
     """Return the butterfly of any power of two."""
     return _butterfly(groups, lambda sums: sums)
-
-
-def partial_butterfly(without: int, groups: Floats) -> Floats:
-    """Return a butterfly of whose strides one is left out."""
-    made = groups
-    for stride in (1, 2, 4, 8):
-        pairs = made.reshape(*groups.shape[:-1], POINTS // (2 * stride), 2, stride)
-        low, high = pairs[..., 0, :], pairs[..., 1, :]
-        made = made if stride == without else np.stack([low + high, low - high], axis=-2).reshape(groups.shape)
-    return np.asarray(made + F(0), F)
 
 
 def turned_butterfly(stride: int, groups: Floats) -> Floats:
@@ -194,7 +185,7 @@ PARTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         (
             f"without-{stride}",
             f"the butterfly of stride {stride} is left out",
-            {"sums": partial(partial_butterfly, stride)},
+            {"sums": partial(_butterfly, narrow=lambda sums: sums, without=stride)},
         )
         for stride in (1, 2, 4, 8)
     ),
