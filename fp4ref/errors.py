@@ -1,5 +1,7 @@
 """Errors: one base, and children by what does not fit. Each says operation, what was got, what is needed, rule."""
 
+import re
+
 
 class Fp4Error(ValueError):
     """A request that the specification does not define, or a machine that cannot serve it.
@@ -16,8 +18,13 @@ class Fp4Error(ValueError):
 
     def __str__(self) -> str:
         needed = f", need {self.needed}" if self.needed else ""
+<<<<<<< HEAD
         got = f": {self.got}" if self.got else ""
         said, rule = f"{self.operation}{got}{needed}", f" [{self.rule}]" if self.rule else ""
+=======
+        said, rule = f"{self.operation}: {self.got}{needed}", f" [{self.rule}]" if self.rule else ""
+        said = re.sub(r"\s*\n\s*", " ", said)  # what a user gave may print as several lines
+>>>>>>> i12
         return said if said.endswith(rule) else said + rule  # an error that tells another one names their rule once
 
 

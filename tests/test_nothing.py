@@ -56,6 +56,17 @@ def no_codes(x):
     return q.row.data * 0, q.row.scales, q.row.amax
 
 
+def changed(part, change):
+    """Return a kernel of which one part is replaced; no declaration says whether it returns an amax."""
+
+    def kernel(x):
+        q = fp4ref.quantize(x, "nvfp4", backend="numpy").row
+        q = q._replace(**{part: change(getattr(q, part))})
+        return q.data, q.scales, q.amax
+
+    return kernel
+
+
 def said(kernel, names) -> str:
     with pytest.raises(AssertionError) as error:
         assert_conforms(kernel, "nvfp4", families=names)
@@ -89,3 +100,22 @@ def test_some_zeros_are_not_everything(kernel, only):
     for item in run(subject, families.cases(fp4ref.NVFP4, families=["normal", "ragged", "zero-blocks"])):
         found.add(judge(item.case, item.outcome, subject.declaration, item.expected))
     assert found.only is only
+
+
+@pytest.mark.rule("CNF-35", "CNF-2")
+@pytest.mark.parametrize(
+    ("part", "change", "text"),
+    [
+        ("data", np.zeros_like, "every code is 0, or not written"),
+        ("scales", np.zeros_like, "every scale byte is 0, or not written"),
+        ("scales", lambda s: np.full_like(s, 0x38), "scale bytes are 0x38"),
+        ("amax", np.zeros_like, "0 is returned as amax"),
+        ("amax", lambda a: np.full_like(a, 0.005), "the amax that is returned is always 0.005; scales and codes"),
+        ("amax", lambda a: a * np.float32(0.5), "the amax that is returned is 0.5 times what it should be; scales"),
+        ("amax", np.sqrt, "the amax that is returned is not the tensor's: "),
+    ],
+)
+def test_one_part_that_is_never_right_is_the_cause(part, change, text):
+    verdict = said(changed(part, change), ["normal", "ragged", "layout", "outlier"])
+    assert f"wrong: {text}" in verdict
+    assert verdict.count(";") == (2 if "returned is" in text else 1)  # no second cause

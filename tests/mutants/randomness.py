@@ -44,7 +44,7 @@ class RandomWordsBigEndian(Stochastic):
         return bits.reshape(*bits.shape[:2], bits.shape[2] // 4, 4)[..., ::-1].reshape(bits.shape)
 
 
-@mutant("bits-inferred-shift-1-0")
+@mutant("bits-inferred-shift-1-0|bits-of-row")
 class BitsOfNextRow(Stochastic):
     def drawn(self, bits):
         return np.roll(bits, -1, axis=0)

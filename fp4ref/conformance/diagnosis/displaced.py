@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, Map, Values
+from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, Map, Values, same
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
-from fp4ref.formats import Codes, Floats
+from fp4ref.formats import Codec, Codes, Floats
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 ACROSS = (1, 2, 4, 8, 16)
 COLUMNS = (*ACROSS, 32, 64, 128)
+MASKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)  # of groups that change places, or the middle two of four
 GROUPS = (2, 4, 8, 16)
 SWAPPED_WITH_SPARE = "codes-swapped-spare"  # leaves a code in the spare nibble
 
@@ -54,6 +55,27 @@ def displaced(width: int) -> Iterator[Mistake]:
     for size in GROUPS:
         text = f"codes of rows are in reverse order in groups of {size} rows"
         yield _recoded(f"codes-rows-reversed-{size}", text, partial(_reversed, size, True))
+
+
+def scales_elsewhere() -> Iterator[Mistake]:
+    """Yield the mistakes that the scale bytes alone are those of other rows or blocks."""
+    for axis, word in ((0, "row"), (1, "block")):
+        for mask in MASKS if axis == 0 else MASKS[:8]:
+            for name, text, kept in (("", "", True), ("-zero", "; 0 where there is none", False)):
+                yield _mistake(
+                    f"scales-of-{word}-xor-{mask}{name}",
+                    Slot.LAYOUT,
+                    f"the scale bytes are those of {word} ^ {mask}{text}",
+                    scales=partial(_exchanged, mask, axis, kept),
+                )
+        for count in ROWS if axis == 0 else ACROSS:
+            for way, sign, step in (("before", "-", count), ("after", "+", -count)):
+                yield _mistake(
+                    f"scales-of-{word}-{count}-{way}",
+                    Slot.LAYOUT,
+                    f"the scale bytes are those of {word} {sign} {count}",
+                    scales=partial(np.roll, shift=step, axis=axis),
+                )
 
 
 def rows_read() -> Iterator[Mistake]:
@@ -122,6 +144,41 @@ def _moved(name: str, text: str, axis: int, scales: int, codes: int) -> Mistake:
     return _mistake(
         name, stage, text, scales=partial(np.roll, shift=scales, axis=axis) if scales else None, codes=moves
     )
+
+
+def _exchanged(mask: int, axis: int, kept: bool, scales: Codes) -> Codes:
+    """Return the bytes of index ^ mask. kept: one without such keeps its own; it has 0 otherwise."""
+    index = np.arange(scales.shape[axis])
+    other = index ^ mask
+    there = other < len(index)
+    found = np.take(scales, np.where(there, other, index), axis=axis)
+    return found if kept else np.where(np.expand_dims(there, 1 - axis), found, np.uint8(0))
+
+
+def of_sign(mistake: Mistake) -> Iterator[Mistake]:
+    """Yield a mistake in the codes as it is for elements of one sign only."""
+    for name, negative in (("negative", True), ("positive", False)):
+        yield Mistake(
+            f"{mistake.name}-{name}",
+            mistake.stage,
+            f"{mistake.text}, of {name} elements",
+            partial(_of_sign, mistake, negative),
+            mistake.special,
+        )
+
+
+def _of_sign(mistake: Mistake, negative: bool, kernel: Kernel) -> Kernel | None:
+    changed = mistake.apply(kernel)
+    fields = ("value", "round", "code")
+    if changed is None or changed != kernel.but(**{name: getattr(changed, name) for name in fields}):
+        return None
+
+    def rounded(y: Floats, bits: Codes | None, codec: Codec) -> Codes:
+        """Return the codes of both."""
+        own, other = (k.code(k.round(k.value(y), bits, codec)) for k in (kernel, changed))
+        return np.where(np.signbit(y) == negative, other, own)
+
+    return kernel.but(value=same, code=same, round=rounded)
 
 
 def _recoded(name: str, text: str, codes: Codes2) -> Mistake:

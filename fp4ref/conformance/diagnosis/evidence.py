@@ -166,10 +166,17 @@ class Item(Classified):
         got, codes = self.scales(DECLARED), self.codes(LOW_FIRST)
         if got is None or codes is None:
             return np.ones((self.rows, self.blocks), np.bool_)
-        differs = (codes != code_side(kernel_of(self.spec), self.base)) & self._inside
         starts = range(0, self.columns, self.spec.block.columns)
         scales = (got != self.base.scales) & self._inside[:, :: self.spec.block.columns]
-        return np.asarray(scales | np.logical_or.reduceat(differs, starts, axis=1))
+        return np.asarray(scales | np.logical_or.reduceat(self.wrong_codes, starts, axis=1))
+
+    @property
+    def wrong_codes(self) -> Bools:
+        """Return True for elements [rows, columns] whose codes differ from the specification's, read as declared."""
+        codes = self.codes(LOW_FIRST)
+        if codes is None:
+            return np.ones((self.rows, self.columns), np.bool_)
+        return np.asarray((codes != code_side(kernel_of(self.spec), self.base)) & self._inside)
 
     @property
     def differing(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from fp4ref.conformance.diagnosis import dequantizing
 from fp4ref.conformance.diagnosis.clock import Deadline
 from fp4ref.conformance.diagnosis.diagnose import diagnose
 from fp4ref.conformance.diagnosis.measured import bytes_moved as measured_bytes
+from fp4ref.conformance.diagnosis.padding import Padding, paddings
 from fp4ref.conformance.diagnosis.placed_operations import KnownOperation
 from fp4ref.conformance.diagnosis.sentences import PADDING
 from fp4ref.conformance.families import Case
@@ -58,19 +59,10 @@ def _moved(place: ScaleReader, source: ScaleReader, padding: Padding) -> KnownOp
     return KnownOperation(tuple(names), stages[0], "; ".join(texts), partial(_placed, place, source, padding))
 
 
-class Padding(NamedTuple):
-    """The content of the padding: one byte, or the last scale of the row and column."""
-
-    text: str
-    byte: int = 0
-    repeats: bool = False
-
-
 PADDINGS = (
     Padding(""),
-    *(Padding(f"padding is {byte:#04x} instead of 0", byte) for byte in (0xFF, 0x38, 0x01)),
     Padding("padding is that of the source instead of 0", POISON),
-    Padding("padding repeats the last scales instead of 0", repeats=True),
+    *paddings((0xFF, 0x38, 0x01)),
 )
 
 
@@ -123,12 +115,9 @@ def _placed(
             return None
     rows, blocks = scales.shape
     high, wide = order.padded(rows, blocks)
-    edges = ((0, high - rows), (0, wide - blocks))
     out = order.from_linear(np.zeros_like(scales))
-    if padding.repeats:
-        scales = np.pad(scales, edges, "edge")
-    elif padding.byte:
-        scales = np.pad(scales, edges, constant_values=np.uint8(padding.byte))
+    if padding.text:
+        scales = padding.filled(scales, (high, wide))
     offsets = place.offsets(order, *scales.shape)
     if not fits(offsets, out.size):
         return None

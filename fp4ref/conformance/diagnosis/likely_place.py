@@ -12,18 +12,25 @@ from fp4ref.conformance.diagnosis.place_learning import joined, likeliest
 from fp4ref.conformance.diagnosis.place_rounds import DRAWN, drawn, recorded
 from fp4ref.conformance.diagnosis.placed import FEW
 from fp4ref.conformance.diagnosis.placed_parts import family_of
+from fp4ref.conformance.diagnosis.scale_stage import right_scales
 from fp4ref.conformance.mistakes.places import EVERYWHERE, Place, Tensor, Units, units_of
 
 Bools = NDArray[np.bool_]
 
 
 def likely_place(items: Sequence[Item]) -> Place:
-    """Return where the blocks that differ are, whatever made them. Rules: CNF-44."""
+    """Return where the blocks that differ are, whatever made them; or where the elements are, if scales are right.
+
+    Rules: CNF-44.
+    """
     seen = []
     for item in items:
         every = item.differing == item.wrong.size
         seen.append((item.exhibit.case, np.ones_like(item.wrong) if every else item.wrong))
-    return confined(seen, items[0].spec.block.columns if items else 1)
+    found = confined(seen, items[0].spec.block.columns if items else 1)
+    if found.predicates or not all(map(right_scales, items)):
+        return found
+    return confined([(item.exhibit.case, item.wrong_codes) for item in items], 1)
 
 
 def confined(seen: Sequence[tuple[Tensor, Bools]], width: int) -> Place:

@@ -89,11 +89,12 @@ class PlacedSearch:
         wrong = sum(int(np.count_nonzero(~view.right)) for view in self.views)
         if wrong <= FEW or not self.probes:
             return
+        everywhere = {mistake.name for mistake in tellable(self.items, special=True)}  # was tried without a place
         for mistake in self._possible():
             place = self.place_of(self.base.but(mistake))
-            if place is None or not place.predicates:
+            if place is None or (not place.predicates and mistake.name in everywhere):
                 continue
-            hypothesis = self.base.but(mistake.at(place))
+            hypothesis = self.base.but(mistake.at(place) if place.predicates else mistake)
             if hypothesis is not None and all(hypothesis.explains(item, self.tier) for item in self.items):
                 yield hypothesis
 
@@ -136,7 +137,13 @@ class PlacedSearch:
         yield self._constants()  # a few, so that the time suffices for what is not written in a large case
         yield known
         yield (displaced.after_maxima(m) for m in known if m.stage in {Slot.INPUT, Slot.HADAMARD})
-        yield displaced.displaced(self.spec.block.columns)
+        scales, codes = (any(not view.plain[part].all() for view in self.probes) for part in (0, 1))
+        if scales and not codes:
+            yield displaced.scales_elsewhere()
+        if codes and not scales:
+            yield (m for each in known if each.stage in {Slot.CODE, Slot.SIGN} for m in displaced.of_sign(each))
+        if codes:
+            yield displaced.displaced(self.spec.block.columns)
 
     def pairs(self) -> list[Hypothesis]:
         """Return two mistakes, each in a place of its own, or one of them everywhere; the first two that explain all.

@@ -6,7 +6,7 @@ results where the two differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -124,7 +124,18 @@ def explained(
             text = f"{mistake.text}, {place.text}"
             told = Explanation(mistake.names, mistake.stage, text, place=place.text)
             found.append((place.bits, mistake.foreign(place), number, told))
+    if not found:
+        found = [(0.0, False, n, one) for n, one in enumerate(_in_some_cases(len(sites), somewhere))]
     return [item for *_, item in sorted(found, key=lambda each: each[:3])]
+
+
+def _in_some_cases(count: int, somewhere: Sequence[tuple[KnownResult, list[Marked]]]) -> Iterator[Explanation]:
+    """Yield the mistakes that explain whole cases, which are too few to say in which they hold."""
+    for mistake, marked in somewhere:
+        inside = sum(bool(own.any()) for _, own, _ in marked)
+        if not any(own.any() and outside.any() for _, own, outside in marked):
+            place = f"in {inside} of {count} cases only"
+            yield Explanation(mistake.names, mistake.stage, f"{mistake.text}, {place}", place=place)
 
 
 def _marked(sites: Sequence[ResultSite], mistake: KnownResult, tick: Callable[[], None]) -> list[Marked] | None:

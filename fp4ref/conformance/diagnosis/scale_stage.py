@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fp4ref.conformance.diagnosis.displaced import constant_scales
 from fp4ref.conformance.diagnosis.evidence import Item, Part
 from fp4ref.conformance.diagnosis.hypotheses import AFTER_SCALES, Hypothesis
 from fp4ref.conformance.diagnosis.measured.floors import floors
@@ -21,6 +22,7 @@ from fp4ref.conformance.diagnosis.measured.order import scale_orders
 from fp4ref.conformance.diagnosis.measured.scales import constants_of_scales, scale_boundaries
 from fp4ref.conformance.diagnosis.measured.stages import seen_positions
 from fp4ref.conformance.mistakes import MISTAKES, SCALE_ROUNDINGS
+from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, scale_readers
 from fp4ref.conformance.mistakes.record import Mistake, Slot
@@ -75,8 +77,10 @@ def explained_scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> li
     usable = [part for part in parts if part.item.size]
     if not usable:
         return [start]
-    if _read_as(start, usable, [DECLARED], tick):
+    if read_as(start, usable, [DECLARED], tick):
         return [start.reading(scales=DECLARED)]
+    if (constant := _one_byte(start, usable)) is not None:
+        return [constant]
     readers = [DECLARED, *scale_readers(usable[0].item.declared)]
     taken = {mistake.stage for mistake in start.mistakes}
     known = [m for m in MISTAKES if m.stage in OF_SCALES and not m.special and m.stage not in taken]
@@ -88,7 +92,7 @@ def explained_scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> li
 
     if moved:  # the right bytes elsewhere need no mistake that makes other bytes
         for tried in itertools.chain([readers], ([order] for order in scale_orders(start.kernel, usable))):
-            held = list(filter(possible, _read_as(start, usable, tried, tick)))
+            held = list(filter(possible, read_as(start, usable, tried, tick)))
             if held:
                 return [start.reading(scales=reader) for reader in held]
     readers = list(filter(possible, readers))
@@ -97,7 +101,7 @@ def explained_scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> li
     measured = [*constants_of_scales(start.kernel, usable), *([positions] if positions else [])]
     measured += floors(start.kernel, usable)
     for changed in itertools.chain(with_each(start, [*known, *measured]), _measured_pairs(start, known, usable, found)):
-        alive = _read_as(changed, usable, readers, tick)
+        alive = read_as(changed, usable, readers, tick)
         found += [changed.reading(scales=reader) for reader in alive]
         if changed is start and alive:
             break
@@ -106,7 +110,22 @@ def explained_scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> li
     return sorted(found, key=lambda hypothesis: hypothesis.cost)
 
 
-def _read_as(
+def _one_byte(start: Hypothesis, parts: Sequence[Part]) -> Hypothesis | None:
+    """Return the mistake that one byte is stored for all scales, though the codes are those of the right ones."""
+    stored = [part.declared_scales for part in parts]
+    if any(one is None for one in stored) or any(part.item.stray(DECLARED) for part in parts):
+        return None  # the padding may hold the scales
+    numbers = np.unique(np.concatenate([one.reshape(-1) for one in stored if one is not None]))
+    if len(numbers) != 1 or start.kernel.search is not None:
+        return None
+    for part in (part for part in parts if part.serves(start.kernel)):
+        side = part.side(start.kernel)
+        if side is None or not part.codes_match(start.kernel, side, LOW_FIRST):
+            return None
+    return start.but(constant_scales(int(numbers[0])))
+
+
+def read_as(
     changed: Hypothesis, parts: Sequence[Part], readers: Sequence[ScaleReader], tick: Tick
 ) -> Sequence[ScaleReader]:
     """Return the places of scales in which a hypothesis makes the candidate's bytes, given its maxima."""
@@ -127,16 +146,16 @@ def _unnamed_scales(start: Hypothesis, known: Sequence[Mistake], parts: Sequence
     """Scales in an order that was measured; then bytes that each became another."""
     places = list(scale_orders(start.kernel, parts))
     for changed in with_each(start, known) if places else ():
-        alive = _read_as(changed, parts, places, tick)
+        alive = read_as(changed, parts, places, tick)
         if alive:
             return [changed.reading(scales=reader) for reader in alive]
     missing = missing_scales(start.kernel, parts)
     left_out = None if missing is None else start.but(missing)
-    if left_out is not None and _read_as(left_out, parts, [DECLARED], tick):
+    if left_out is not None and read_as(left_out, parts, [DECLARED], tick):
         return [left_out]
     for place in (DECLARED, *places):
         made = (start.but(mistake) for mistake in byte_maps(start.kernel, parts, place))
-        found = [changed for changed in made if changed is not None and _read_as(changed, parts, [place], tick)]
+        found = [changed for changed in made if changed is not None and read_as(changed, parts, [place], tick)]
         if found:
             return [changed.reading(scales=place) for changed in found]
     return []

@@ -11,6 +11,7 @@ from fp4ref.conformance.diagnosis.displaced import SWAPPED_WITH_SPARE
 from fp4ref.conformance.diagnosis.evidence import Item
 from fp4ref.conformance.diagnosis.explanations import Explanation
 from fp4ref.conformance.diagnosis.hypotheses import ORDER, Hypothesis
+from fp4ref.conformance.diagnosis.padding import padding_text, spare_text
 from fp4ref.conformance.diagnosis.profile_words import differences
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
 from fp4ref.conformance.mistakes.kernel import kernel_of
@@ -37,15 +38,18 @@ def told(
         differs = differences(spec, PROFILES[hypothesis.profile])
         parts.insert(0, (f"profile {hypothesis.profile}", Slot.SCALE, f"it is {hypothesis.profile} ({differs})"))
     if in_padding:
-        parts.append((PADDING[0], Slot.PADDING, PADDING[1]))
+        held = padding_text([item for item in items if item.size]) if hypothesis.scales is DECLARED else ""
+        parts.append((PADDING[0], Slot.PADDING, f"{PADDING[1]}: {held}" if held else PADDING[1]))
     filled = hypothesis.data.fills or any(mistake.name == SWAPPED_WITH_SPARE for mistake in hypothesis.mistakes)
     if not filled and any(item.spare() for item in items):
         name, text = SPARE[spec.element.format.bits]
-        parts.append((name, Slot.PACKING, text))
+        odd = [item for item in items if item.size and item.columns % 2]
+        held = spare_text(odd) if spec.element.format.bits == 4 and hypothesis.data is LOW_FIRST else ""
+        parts.append((name, Slot.PACKING, f"{text}: {held}" if held else text))
     names, stages, texts = zip(*parts, strict=True) if parts else ((), (), ())
     stage = min(stages, key=ORDER.index).value if stages else ""
-    held = "; ".join(dict.fromkeys(mistake.place for mistake in hypothesis.mistakes if mistake.place))
-    return Explanation(tuple(names), stage, "; ".join(texts), except_on, hypothesis.profile, held, differs)
+    place = "; ".join(dict.fromkeys(mistake.place for mistake in hypothesis.mistakes if mistake.place))
+    return Explanation(tuple(names), stage, "; ".join(texts), except_on, hypothesis.profile, place, differs)
 
 
 def _located(mistake: Mistake) -> str:

@@ -100,9 +100,13 @@ class Session:
                 self._search(tier=False, share=Share.PAIR_OR_MEASURED if measured else Share.PAIR), (2,)
             )
         found = found or measured or self._unnamed(self._search(tier=False, share=Share.UNNAMED))
-        if found:
-            return self._completed(found)
-        return self._with([])
+        if (
+            found
+            and all(hypothesis.profile for hypothesis in found)
+            and not any(all(map(h.explains, self.items)) for h in found)
+        ):
+            found = self._placed(tier=True) or found  # one mistake in a place before a profile that leaves something
+        return self._completed(found) if found else self._with([])
 
     @cached_property
     def _moved(self) -> bool:
@@ -249,7 +253,8 @@ class Session:
 
     def _completed(self, found: Sequence[Hypothesis]) -> Diagnosis:
         """Each hypothesis with the special rules that make it whole, or with what it leaves open."""
-        explanations, partial = [], []
+        explanations: list[Explanation] = []
+        partial: list[Explanation] = []
         rules = SpecialRules(self.items, self.kinds, self._ticking(Share.WORDS))
         wrong = {id(hypothesis): sum(not rules.right(hypothesis, kind) for kind in self.kinds) for hypothesis in found}
         likeliest = sorted(ranked(found), key=lambda hypothesis: wrong[id(hypothesis)])
@@ -259,10 +264,7 @@ class Session:
                 continue  # with the rules for special values that it needs, it would assume more
             full, rest = rules.completed(hypothesis)
             least = least if rest else min(least, full.cost)
-            if rest:
-                partial.append(self._told(full, rest))
-            else:
-                explanations.append(self._told(full))
+            (partial if rest else explanations).append(self._told(full, rest))
         self.complete &= rules.complete
         explanations.sort(key=lambda explanation: len(explanation.names))
         partial.sort(key=lambda explanation: (len(explanation.except_on), len(explanation.names)))

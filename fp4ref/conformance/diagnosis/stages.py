@@ -20,13 +20,14 @@ from fp4ref.conformance.diagnosis.clock import OutOfTimeError, processor_time
 from fp4ref.conformance.diagnosis.code_stage import explained_codes, first_wrong_of_codes, right_codes
 from fp4ref.conformance.diagnosis.evidence import Item, Part
 from fp4ref.conformance.diagnosis.hypotheses import Hypothesis
-from fp4ref.conformance.diagnosis.measured.amax import measured_amax
+from fp4ref.conformance.diagnosis.measured.amax import measured_amax, returned_amax
 from fp4ref.conformance.diagnosis.measured.stages import sign_mask
 from fp4ref.conformance.diagnosis.measured.transform import transform_matrix
-from fp4ref.conformance.diagnosis.scale_stage import Tick, explained_scales, permuted, right_scales, with_each
+from fp4ref.conformance.diagnosis.scale_stage import Tick, explained_scales, permuted, read_as, right_scales, with_each
 from fp4ref.conformance.diagnosis.support import tellable
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import kernel_of
+from fp4ref.conformance.mistakes.readers import DECLARED
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.mistakes.sides import EVERY
 from fp4ref.spec import Spec
@@ -151,4 +152,7 @@ def _maxima(base: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothe
                 break
     other = None if found else measured_amax(base.kernel, parts)
     own = None if other is None else base.but(other)
+    if own is not None and all(map(right_scales, items)) and not read_as(own, parts, [DECLARED], tick):
+        returned = returned_amax(base.kernel, parts)
+        own = own if returned is None else base.but(returned)
     return found if own is None else [own]

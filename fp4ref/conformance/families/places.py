@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.families.aiming import beside, element_thresholds, filled, scale_values
+from fp4ref.conformance.families.aiming import beside, element_thresholds, filled, scale_thresholds, scale_values
 from fp4ref.conformance.families.case import Aim, Family, Member
 from fp4ref.conformance.families.rules import element_rules, rules
 from fp4ref.conformance.families.ties import block_maxima, scale_ties, smaller, tied
@@ -58,7 +58,7 @@ def sizes(aimed: Aim) -> Iterator[Member]:
 
 
 def aimed_blocks(aimed: Aim) -> NDArray[Any]:
-    """Blocks [n, area] of ties, of scales on ties, beside boundaries, of zeros and of ordinary values.
+    """Blocks [n, area] of ties, of scales on ties and on either side of a step, beside boundaries, of zeros and others.
 
     Under a global scale all are less than half of the amax under which scale bytes mean themselves.
     """
@@ -67,12 +67,15 @@ def aimed_blocks(aimed: Aim) -> NDArray[Any]:
     maxima = block_maxima(aimed, unit, KINDS // 4)
     up = element_thresholds(aimed, maxima, unit)
     near = np.stack([up, beside(aimed, up, -1)], axis=2).reshape(len(maxima), -1)
+    steps = scale_thresholds(aimed, unit)
+    steps = aimed.rng.permutation(np.concatenate([steps, beside(aimed, steps, -1)]))[: 2 * KINDS]
     zeros = np.zeros((2, aimed.area))
     zeros[1] = -0.0
     blocks = np.concatenate(
         [
             tied(aimed, scales),
             smaller(aimed, aimed.narrow(aimed.rng.permutation(scale_ties(aimed))[:KINDS])),
+            smaller(aimed, steps),
             filled(aimed, maxima, np.minimum(near, maxima[:, None])),
             aimed.narrow(zeros),
             aimed.narrow(aimed.normal(KINDS // 4, aimed.area)),

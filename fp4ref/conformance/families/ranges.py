@@ -174,10 +174,14 @@ def nan(aimed: Aim) -> Iterator[Member]:
 
 
 def infinite(aimed: Aim) -> Iterator[Member]:
-    """Infinities: one, some, a whole block, a whole row, and with NaN."""
+    """Infinities: one, some, a whole block, a whole row, and with NaN and with the largest numbers."""
     yield from _special(aimed, (np.inf, -np.inf))
     values = aimed.narrow(aimed.normal(aimed.spec.block.rows + 3, aimed.spec.block.columns * 4))
     values[0, 1], values[0, 2], values[-1, -1] = np.nan, np.inf, -np.inf
+    across = aimed.spec.block.columns
+    if aimed.spec.hadamard is None:  # whose sums would overflow in one order, and not in another
+        values[1, across : 2 * across] = aimed.narrow(aimed.finite_max * 2.0 ** -np.arange(across))
+        values[1, across + 1] = np.inf
     yield Member("with-nan", values)
 
 

@@ -15,6 +15,7 @@ from fp4ref.conformance.mistakes.maxima_of_blocks import (
     absolute_block,
     averaged,
     block_of,
+    forgetting,
     from_the_first,
     grouped,
     joint,
@@ -31,6 +32,14 @@ from fp4ref.conformance.mistakes.tensor_maxima import FLOORS
 from fp4ref.formats import F, Floats
 from fp4ref.model.quantize import largest
 
+
+def _signed(lanes: slice, blocks: Floats) -> Floats:
+    """Return magnitudes, and of some lanes what is not negative."""
+    found = np.abs(blocks)
+    found[..., lanes] = np.fmax(blocks[..., lanes], F(0))
+    return found
+
+
 PARTS: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
     ("signed", "are taken over signed values, max x instead of max |x|", lambda b: np.maximum(b, F(0))),
     ("last-element", "miss the last element", lambda b: b[..., :-1]),
@@ -41,6 +50,15 @@ PARTS: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
     ("second-half", "are those of the second half of the block", lambda b: b[..., b.shape[-1] // 2 :]),
     ("first-quarter", "are those of the first quarter of the block", lambda b: b[..., : b.shape[-1] // 4]),
     ("first", "are that of the first element", lambda b: b[..., :1]),
+    *(
+        (f"{name}-signed", f"take {words} with the sign, so that negative ones do not count", partial(_signed, lanes))
+        for name, words, lanes in (
+            ("last", "the last element", slice(-1, None)),
+            ("first", "the first element", slice(0, 1)),
+            ("odd", "odd elements", slice(1, None, 2)),
+            ("even", "even elements", slice(0, None, 2)),
+        )
+    ),
 )
 
 block = partial(known, Slot.BLOCK)
@@ -211,6 +229,12 @@ NAN = (
         special=True,
         block_amax=from_the_first,
     ),
+    block(
+        "block-nan-forgets",
+        "block maxima forget what comes before a NaN, and a NaN that comes last stays",
+        special=True,
+        block_amax=forgetting,
+    ),
     *(
         block(
             f"{name}-unlimited",
@@ -224,6 +248,11 @@ NAN = (
         for name, text, maxima in (
             ("block-nan", "block maxima keep NaN", {"keep_block_nan": True}),
             ("block-first-nan", f"{FROM_THE_FIRST}, so that a NaN there stays", {"block_amax": from_the_first}),
+            (
+                "block-nan-forgets",
+                "block maxima forget what comes before a NaN, one that comes last stays",
+                {"block_amax": forgetting},
+            ),
         )
     ),
 )

@@ -175,6 +175,14 @@ SATURATION = (
         eight_bit,
         codec=of(partial(with_codec, overflow=0x7F)),
     ),
+    known(
+        Slot.CODE,
+        "element-infinite-nan",
+        "infinite elements become NaN instead of saturating",
+        eight_bit,
+        special=True,
+        round=lambda y, bits, codec: np.where(np.isinf(y), codec.nan[0], codec.encode(y, bits)),
+    ),
     element(
         "element-overflow-inf",
         "magnitudes past the largest become infinity (0x7C) instead of saturating",

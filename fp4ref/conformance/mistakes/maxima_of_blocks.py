@@ -98,3 +98,12 @@ def one_of(parts: int, stored: Callable[[Any], Any], scales: Any) -> Any:
 def no_zero(value: np.float32, maxima: Floats) -> Floats:
     """Return the maxima with another value for zero."""
     return np.where(maxima == 0, value, maxima)
+
+
+def forgetting(blocks: Floats, keep_nan: bool) -> Floats:
+    """Return the maximum that `if (!(found >= x)) found = x` finds: a NaN replaces it, and is replaced."""
+    values = np.abs(blocks).reshape(*blocks.shape[:2], -1)
+    found = np.zeros(blocks.shape[:2], F)
+    for column in range(values.shape[2]):
+        found = np.where(found >= values[:, :, column], found, values[:, :, column])
+    return np.ascontiguousarray(found[:, :, None, None])

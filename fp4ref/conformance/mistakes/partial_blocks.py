@@ -31,7 +31,6 @@ def partial_blocks() -> Iterator[Mistake]:
             Slot.BLOCK,
             f"block-tail-{name}",
             f"the maximum of a row's last partial block sees {text}",
-            lambda kernel: kernel.block.rows == 1,
             tails=of(partial(_filled, tails)),
             whole=whole,
         )

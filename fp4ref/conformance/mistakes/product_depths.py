@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.mistakes.operand_pairs import OperandPair, Wide, product, summed_blocks
+from fp4ref.conformance.mistakes.product_roundings import narrowed
 from fp4ref.conformance.mistakes.products import Reading
+from fp4ref.formats import F
 
 WHOLE = (16, 32, 64)  # depths of an instruction, of which only whole ones may be summed
 DEPTHS = (128, 256, 512, 1024, 2048, 4096)
+PIECES = (32, 64, 128, 256)  # of K, after which sums may be rounded
 PARTS = (2, 3, 4, 8)
 
 
@@ -99,6 +102,19 @@ def _fixed(size: int, depth: int, width: int) -> int:
     return size
 
 
+def _rounded(size: int, name: str, pair: OperandPair) -> Wide | None:
+    """Return sums that are rounded to a type after each part of the depth; None where there is one part."""
+    depth = pair.a.elements.shape[1]
+    if depth <= size:
+        return None
+    k = np.arange(depth)
+    total = np.zeros((len(pair.a.elements), len(pair.b.elements)), F)
+    for start in range(0, depth, size):
+        elements = np.where(k // size == start // size, pair.a.elements, 0)
+        total = narrowed(name, total + np.asarray(product(replace(pair.a, elements=elements), pair.b), F))
+    return np.asarray(total)
+
+
 def depths() -> Iterator[Reading]:
     """Yield every known mistake in how much is summed."""
     for name, text, order in ORDERS:
@@ -128,3 +144,7 @@ def depths() -> Iterator[Reading]:
         ):
             keep = partial(_part, place, each, most)
             yield Reading(f"split-{name}-{end}", f"K is split {text}, {words}", partial(_kept, keep))
+    for size in PIECES:
+        for name in ("bfloat16", "float16"):
+            text = f"sums are rounded to {name} after every {size} of K"
+            yield Reading(f"rounded-every-{size}-{name}", text, partial(_rounded, size, name))

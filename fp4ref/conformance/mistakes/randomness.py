@@ -123,6 +123,53 @@ def _shared(count: int, bits: Codes) -> Codes:
     return np.asarray(bits[..., np.arange(bits.shape[-1]) // count * count])
 
 
+Index = Callable[[Any, Any, tuple[int, int]], tuple[Any, Any]]  # (row, column, shape) -> those whose byte is used
+
+
+def _at_index(index: Index, bits: Codes) -> Codes:
+    """Return the bytes of other elements; where there is no such element, its own."""
+    row, column = np.arange(bits.shape[0])[:, None], np.arange(bits.shape[1])[None]
+    down, across = np.broadcast_arrays(*index(row, column, (bits.shape[0], bits.shape[1])))
+    inside = (down >= 0) & (down < bits.shape[0]) & (across >= 0) & (across < bits.shape[1])
+    return np.asarray(bits[np.where(inside, down, row), np.where(inside, across, column)])
+
+
+def _numbered(count: int, row: Any, column: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
+    """Return the place of an element's number, counted over the matrix, modulo a count."""
+    return np.divmod((row * shape[1] + column) % count, max(shape[1], 1))
+
+
+INDICES: tuple[tuple[str, str, Index], ...] = (
+    *(
+        (f"columns-{n}", f"column % {n} of their row: they repeat", partial(lambda n, r, c, _: (r, c % n), n))
+        for n in (8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+    ),
+    *(
+        (f"rows-{n}", f"row % {n}: rows of them repeat", partial(lambda n, r, c, _: (r % n, c), n))
+        for n in (2, 4, 8, 16, 32, 64, 128, 256)
+    ),
+    ("first-row", "the first row", lambda r, c, _: (r * 0, c)),
+    *(
+        (f"rows-by-{n}", f"the first of {n} rows", partial(lambda n, r, c, _: (r // n * n, c), n))
+        for n in (2, 4, 8, 16, 32)
+    ),
+    *(
+        (f"number-{n}", f"the element's number % {n}: they repeat", partial(_numbered, n))
+        for n in (256, 1024, 4096, 16384, 65536)
+    ),
+    *(
+        (f"row{sign}{n}", f"row {sign} {n}", partial(lambda by, r, c, _: (r + by, c), int(f"{sign}{n}")))
+        for n in (1, 2, 4, 8, 16, 32, 64)
+        for sign in "-+"
+    ),
+    *(
+        (f"column{sign}{n}", f"column {sign} {n}", partial(lambda by, r, c, _: (r, c + by), int(f"{sign}{n}")))
+        for n in (2, 4, 8, 16, 32, 64)
+        for sign in "-+"
+    ),
+)
+
+
 def stepped(steps: Callable[[Floats], Floats], y: Floats, bits: Codes | None, codec: Codec) -> Codes:
     """Stochastic rounding that adds a part of another step. steps: of those between neighbouring values."""
     assert bits is not None
@@ -206,6 +253,15 @@ def randomness() -> Iterator[Mistake]:
             f"each element uses the {text} one's random bits",
             stochastic,
             bits=partial(_rolled, by),
+        )
+    for name, text, index in INDICES:
+        yield known(
+            Slot.INPUT,
+            f"bits-of-{name}",
+            f"elements use the random bits of {text}",
+            stochastic,
+            alone=True,
+            bits=partial(_at_index, index),
         )
     yield known(Slot.INPUT, "bits-inverted", "random bits are inverted", stochastic, bits=lambda b: ~b)
     yield known(

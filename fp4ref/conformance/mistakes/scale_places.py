@@ -123,6 +123,16 @@ def misplaced() -> Iterator[Mistake]:
             )
     yield known(
         Slot.LAYOUT,
+        "stored-other-pitch",
+        "scale bytes are written at the pitch of the other direction, the blocks of a column; past the end none is",
+        lambda kernel: kernel.block.rows == 1,
+        alone=True,
+        scales=of(lambda kernel: partial(_other_direction, kernel.block.columns)),
+        whole=True,
+    )
+    yield known(Slot.LAYOUT, "unwritten-all", "every scale byte is 0, or not written", scales=np.zeros_like)
+    yield known(
+        Slot.LAYOUT,
         "unwritten-last",
         "the last block's scale byte is not written (0)",
         scales=lambda s: _last_zero(s, 1),
@@ -134,6 +144,15 @@ def _shifted(by: int, scales: Codes) -> Codes:
     moved = np.roll(scales, by, axis=1)
     moved[:, 0 if by > 0 else -1] = 0
     return moved
+
+
+def _other_direction(width: int, scales: Codes) -> Codes:
+    """Return rows of scale bytes written as far apart as those of the other direction are; later ones win."""
+    rows, across = scales.shape
+    offsets = (np.arange(rows)[:, None] * -(-rows // width) + np.arange(across)).reshape(-1)
+    made, kept = np.zeros(scales.size, np.uint8), offsets < scales.size
+    made[offsets[kept]] = scales.reshape(-1)[kept]
+    return made.reshape(scales.shape)
 
 
 def _zero_rows(size: int, scales: Codes) -> Codes:
@@ -181,6 +200,15 @@ def squares() -> Iterator[Mistake]:
         ),
         *(
             (
+                f"mirrored-{size}",
+                f"the scale bytes of squares (i, j) and (j, i) of {size} x {size} squares are exchanged",
+                f"the scales of squares (j, i) instead of (i, j), within {size} x {size} squares,",
+                partial(_mirrored_within, size),
+            )
+            for size in (2, 4, 8)
+        ),
+        *(
+            (
                 f"{word}-twice",
                 f"squares (i, j) have the scale byte of square ({both})",
                 f"the scales of squares ({both}) instead of (i, j)",
@@ -214,6 +242,14 @@ def _mirrored(values: Any) -> Any:
     found = values.copy()
     found[:count, :count] = np.swapaxes(values[:count, :count], 0, 1)
     return found
+
+
+def _mirrored_within(size: int, values: Any) -> Any:
+    """Return a grid [down, across, ...] of square tiles, each with its diagonal's sides exchanged where both exist."""
+    i, j = np.indices(values.shape[:2])
+    other_i, other_j = i // size * size + j % size, j // size * size + i % size
+    there = (other_i < values.shape[0]) & (other_j < values.shape[1])
+    return values[np.where(there, other_i, i), np.where(there, other_j, j)]
 
 
 def _other_pitch(values: Any) -> Any:

@@ -172,7 +172,14 @@ MX_SCALES: tuple[Form, ...] = (
         "any nonzero mantissa rounds up, subnormals too",
         lambda a, g, k: apm.up_from_any(a / k.element_max),
     ),
-    ("bf16", "amax / max rounded to bfloat16 first", lambda a, g, k: to_bfloat16(a / k.element_max)),
+    *(
+        (f"{name}{way}", f"amax {said} {words} first", partial(lambda f, n, a, g, k: n(f(a, k)), form, narrow))
+        for way, said, form in (
+            ("", "/ max", lambda a, k: a / k.element_max),
+            ("-product", "* fp32(1/max)", lambda a, k: a * (F(1) / k.element_max)),
+        )
+        for name, words, narrow in NARROW
+    ),
     ("inverse", "the reciprocal of the scale", lambda a, g, k: k.element_max / a),
     *(
         (f"max-{top:g}", f"amax / {top:g}", partial(lambda t, a, g, k: a * (F(1) / t), F(top)))

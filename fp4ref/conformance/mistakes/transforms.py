@@ -100,13 +100,14 @@ def half_butterfly(groups: Floats) -> Floats:
     return _butterfly(groups, to_float16)
 
 
-def _butterfly(groups: Floats, narrow: Callable[[Floats], Floats], *, positive: bool = True) -> Floats:
-    shape, size, stride = groups.shape, groups.shape[-1], 1
-    while stride < size:
+def _butterfly(
+    groups: Floats, narrow: Callable[[Floats], Floats], *, positive: bool = True, without: int = 0
+) -> Floats:
+    shape, size = groups.shape, groups.shape[-1]
+    for stride in (1 << bit for bit in range(size.bit_length() - 1) if 1 << bit != without):
         pairs = groups.reshape(*shape[:-1], size // (2 * stride), 2, stride)
         low, high = pairs[..., 0, :], pairs[..., 1, :]
         groups = np.stack([narrow(low + high), narrow(low - high)], axis=-2)
-        stride *= 2
     return groups.reshape(shape) + (F(0) if positive else F(-0.0))
 
 
@@ -179,6 +180,14 @@ PARTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
             {"sums": partial(turned_butterfly, stride)},
         )
         for bit, stride in enumerate((1, 2, 4, 8))
+    ),
+    *(
+        (
+            f"without-{stride}",
+            f"the butterfly of stride {stride} is left out",
+            {"sums": partial(_butterfly, narrow=lambda sums: sums, without=stride)},
+        )
+        for stride in (1, 2, 4, 8)
     ),
     ("size-8", "groups of 8 are transformed instead of 16", {"sums": any_butterfly, "size": 8, "factor": 8**-0.5}),
     ("size-32", "groups of 32 are transformed instead of 16", {"sums": any_butterfly, "size": 32, "factor": 32**-0.5}),

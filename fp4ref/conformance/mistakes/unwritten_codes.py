@@ -38,6 +38,7 @@ def missing() -> Iterator[Mistake]:
     for name, text, change in ways:
         verb = "is" if text.startswith("the ") else "are"
         yield known(Slot.PACKING, f"unwritten-codes-{name}", f"{text} {verb} not written (0)", codes=change, whole=True)
+    yield known(Slot.PACKING, "unwritten-codes-all", "every code is 0, or not written", codes=np.zeros_like)
     for name, text, joined in (
         (
             "sign-extended",

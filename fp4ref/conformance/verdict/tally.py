@@ -125,8 +125,7 @@ class Tally:
         telling = not judgement.equal or case.x.size <= LARGE
         if judgement.got is not None and self.size < EVIDENCE and telling:
             self.size += case.x.nbytes
-            self.evidence.append(self._evidence(case, judgement.got))
-
+            self.evidence.append(self._evidence(case, judgement.got, judgement.returned_amax))
         if judgement.values is not None and self.size < EVIDENCE:
             self.size += case.x.nbytes
             self.results_of.append((case, judgement.values))
@@ -176,8 +175,7 @@ class Tally:
         """Required families of which no case was compared, with the reasons. Rules: CNF-23."""
         return self.coverage.missing(self.settings.required) if self.settings.required else {}
 
-    def _evidence(self, case: Case, got: DirectionData) -> tuple[Case, DirectionData]:
+    def _evidence(self, case: Case, got: DirectionData, returned_amax: bool) -> tuple[Case, DirectionData]:
         """Return a case as the kernel saw it, and what it gave: a kernel that is told the amax cannot get it wrong."""
         told = case.amax is None and self.declaration.told_amax
-        returned = "amax" in self.declaration.outputs and not self.declaration.optional_amax
-        return replace(case, amax=got.amax) if told else case, got if returned else got._replace(amax=None)
+        return replace(case, amax=got.amax) if told else case, got if returned_amax else got._replace(amax=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from fp4ref.formats import F, Floats
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CLOSE = 3e-7  # of two roundings of float32, as a share of a maximum
 LEAST = 3  # maxima that a rule must be seen in
+FOLLOWING = "; scales and codes follow from it"
 RUNS = 2  # of residues that are told, unless they are evenly spaced; more of them follow from the data by chance
 Bools = NDArray[np.bool_]
 Index = NDArray[np.intp]
@@ -54,6 +56,38 @@ def measured_amax(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
         return None
     finite = [one for one in found if np.isfinite(one.values.transformed).all()]
     return _seen(kernel, finite) or _factor(kernel, finite) or _bounded(finite) or _other(kernel, found)
+
+
+def returned_amax(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
+    """Return the mistake that another number is returned than the maximum that the scales are made of."""
+    found = _maxima(kernel, parts)
+    if not found or sum(_differ(one) for one in found) == 0:
+        return None
+    finite = [one for one in found if np.isfinite(one.values.transformed).all()]
+    other = _constant(found) or _factor(kernel, finite) or _other(kernel, found)
+    if other is None:
+        return None
+
+    def apply(right: Kernel) -> Kernel | None:
+        changed = other.apply(right)
+        return changed and changed.but(used=lambda _, values: over_tensor(values, right.keep_nan, by_row(right)))
+
+    told = other.text.removesuffix(FOLLOWING).removeprefix("amax ")
+    text = f"the amax that is returned {told}; scales and codes are made of the right one"
+    return replace(other, name=f"{other.name}-returned", text=text, apply=apply)
+
+
+def _constant(found: Sequence[Maximum]) -> Mistake | None:
+    """Return the one number that every maximum is."""
+    numbers = np.unique(np.concatenate([one.got for one in found]).view(np.uint32)).view(F)
+    if len(numbers) != 1:
+        return None
+    return known(
+        Slot.AMAX,
+        f"amax-inferred-always-{numbers[0]:g}",
+        f"amax is always {numbers[0]:g}",
+        amax=lambda values, keep_nan, by_rows: np.full_like(over_tensor(values, keep_nan, by_rows), numbers[0]),
+    )
 
 
 def _maxima(kernel: Kernel, parts: Sequence[Part]) -> list[Maximum] | None:
@@ -245,7 +279,7 @@ def _other(kernel: Kernel, found: Sequence[Maximum]) -> Mistake | None:
     return known(
         Slot.AMAX,
         "amax-other",
-        f"amax is not the tensor's: {got:.9g} instead of {right:.9g}; scales and codes follow from it",
+        f"amax is not the tensor's: {got:.9g} instead of {right:.9g}{FOLLOWING}",
         by_tensor,
         amax=partial(_own, own),
     )

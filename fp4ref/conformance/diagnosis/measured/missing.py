@@ -125,6 +125,7 @@ def _fits(part: Seen, mask: NDArray[np.bool_], byte: int) -> bool:
 def _rules(
     seen: Sequence[Seen], wrong: Sequence[NDArray[np.bool_]], axes: tuple[str, str, str]
 ) -> Iterator[MissingRule]:
+    yield MissingRule("everywhere", "everywhere", partial(_from, 0, 0))
     for axis, what in enumerate(axes):
         at = np.concatenate([part.places[axis][bad] for part, bad in zip(seen, wrong, strict=True)])
         for size in SIZES if axis < 2 else ():

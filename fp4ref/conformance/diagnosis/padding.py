@@ -1,0 +1,93 @@
+"""The content of the padding of scales, and of spare nibbles, where it is not zero: in words, and as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from fp4ref.formats import Codes
+from fp4ref.layout import Layout
+
+WORDS = {"": ("padding is", "padding repeats"), "rows": ("padding rows are", "padding rows repeat")}
+WORDS["columns"] = "padding columns are", "padding columns repeat"
+
+
+class Padding(NamedTuple):
+    """The content of the padding: one byte, or the scales at an edge. where: all, rows below or columns behind."""
+
+    text: str
+    byte: int = 0
+    edge: bool = False
+    where: str = ""
+
+    def filled(self, scales: Codes, shape: tuple[int, int]) -> Codes:
+        """Return scales [rows, blocks] with padding up to a shape."""
+        rows, blocks = scales.shape
+        edges = ((0, shape[0] - rows), (0, shape[1] - blocks))
+        made: Codes = np.pad(scales, edges, "edge") if self.edge else np.pad(scales, edges, constant_values=self.byte)
+        if self.where:
+            made[rows:, blocks:] = 0
+        if self.where == "rows":
+            made[:rows, blocks:] = 0
+        if self.where == "columns":
+            made[rows:, :blocks] = 0
+        return made
+
+
+def paddings(numbers: Sequence[int]) -> Iterator[Padding]:
+    """Yield what the padding may be instead of zeros. numbers: the bytes that come into question."""
+    for where, (are, repeat) in WORDS.items():
+        yield from (Padding(f"{are} {byte:#04x} instead of 0", byte, where=where) for byte in numbers)
+        yield Padding(f"{repeat} the last scales instead of 0", edge=True, where=where)
+
+
+class WithBuffers(Protocol):
+    """A case with the candidate's buffers."""
+
+    declared: Layout
+    stored: Codes
+    data: Codes
+    rows: int
+    blocks: int
+
+
+def padding_text(items: Sequence[WithBuffers]) -> str:
+    """Return what stands in the padding of all cases, if one thing does; empty otherwise."""
+    grids = []
+    for item in items:
+        shape = item.declared.padded(item.rows, item.blocks)
+        down, across = np.arange(shape[0])[:, None], np.arange(shape[1])[None]
+        grid = item.stored[item.declared.offset(down, across, item.blocks, item.rows)]
+        grids.append((grid, grid[: item.rows, : item.blocks]))
+    outside = [
+        np.concatenate([grid[len(own) :].ravel(), grid[: len(own), own.shape[1] :].ravel()]) for grid, own in grids
+    ]
+    numbers = np.unique(np.concatenate([np.zeros(0, np.uint8), *outside]))
+    one = [int(byte) for byte in numbers if byte] if np.count_nonzero(numbers) == 1 else []
+    found = paddings(one)
+    return next((one.text for one in found if all(_is(one, *pair) for pair in grids)), "")
+
+
+def _is(padding: Padding, grid: Codes, own: Codes) -> bool:
+    return bool((padding.filled(own, (grid.shape[0], grid.shape[1])) == grid).all())
+
+
+def _next_first(data: Codes) -> Codes:
+    return np.append(data[1:, 0] & 15, np.uint8(0))
+
+
+SPARE = (
+    ("the first code of the next row", _next_first),
+    ("the row's last code again", lambda data: data[:, -1] & 15),
+    ("the first code of the row", lambda data: data[:, 0] & 15),
+    ("0xf", partial(lambda code, data: np.full(len(data), code, np.uint8), 15)),
+)
+
+
+def spare_text(items: Sequence[WithBuffers]) -> str:
+    """Return what the spare nibbles of all odd rows of 4-bit codes hold, if it is one thing; empty otherwise."""
+    rows = [item.data.reshape(item.rows, -1) for item in items]
+    return next((f"they hold {said}" for said, of in SPARE if all((of(d) == d[:, -1] >> 4).all() for d in rows)), "")
