@@ -18,13 +18,9 @@ class Fp4Error(ValueError):
 
     def __str__(self) -> str:
         needed = f", need {self.needed}" if self.needed else ""
-<<<<<<< HEAD
         got = f": {self.got}" if self.got else ""
         said, rule = f"{self.operation}{got}{needed}", f" [{self.rule}]" if self.rule else ""
-=======
-        said, rule = f"{self.operation}: {self.got}{needed}", f" [{self.rule}]" if self.rule else ""
         said = re.sub(r"\s*\n\s*", " ", said)  # what a user gave may print as several lines
->>>>>>> i12
         return said if said.endswith(rule) else said + rule  # an error that tells another one names their rule once
 
 
