@@ -11,7 +11,7 @@ from fp4ref.checkpoints.checkpoint import INDEX, READERS, Checkpoint, open_check
 from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT
 from fp4ref.checkpoints.convention import CONVENTIONS, families
 from fp4ref.checkpoints.declarations import CheckpointDeclaration
-from fp4ref.checkpoints.declared import declared, producer_matches
+from fp4ref.checkpoints.declared import declared
 from fp4ref.checkpoints.gguf_views import as_on_the_hub
 from fp4ref.checkpoints.groups import Recognized, recognize
 from fp4ref.checkpoints.transfer.choice import require_family
@@ -183,7 +183,9 @@ def parameter_names(shard: PlannedShard) -> set[str]:
 def _declaration(found: Recognized, placed: list[PlacedWeight], names: tuple[str, ...]) -> CheckpointDeclaration:
     modules = {each.weight.module: each.convention for each in placed}
     plain = [name.removesuffix(".weight") for name, each in found.plain.items() if _is_linear(name, each)]
-    declared = [entry for entry in found.config.ignore if not any(_covers(entry, module) for module in modules)]
+    declared = [
+        entry for entry in found.config.ignore if not any(found.config.named.takes(entry, module) for module in modules)
+    ]
     return CheckpointDeclaration(
         modules=modules,
         excluded=tuple(sorted({*declared, *(module for module in plain if module not in modules)})),
@@ -196,10 +198,6 @@ def _declaration(found: Recognized, placed: list[PlacedWeight], names: tuple[str
 
 def _is_linear(name: str, tensor: Any) -> bool:
     return name.endswith(".weight") and is_matrix(tensor) and len(tensor.shape) == 2
-
-
-def _covers(entry: str, module: str) -> bool:
-    return producer_matches(entry, module)
 
 
 def facts_of(placed: PlacedWeight) -> dict[str, Any]:
