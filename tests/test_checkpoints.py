@@ -25,6 +25,7 @@ import checkpoints_fourth as fourth
 import checkpoints_third as third
 import checkpoints_unseen as unseen
 import fp4ref
+from fp4ref.catalogue import PROFILES
 from fp4ref.checkpoints import CONVENTIONS, Direction, ScaleWay, access, lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.gguf_header import read_gguf
@@ -140,10 +141,25 @@ def patterns_of_transformers(e: Any) -> None:
     e.config["quantization_config"]["modules_to_not_convert"] = excluded
 
 
+def blocks_of_32(e: Any) -> None:
+    """modelopt's NVFP4_MLP_WEIGHT_ONLY_CFG gives 32 elements a scale, and declares it."""
+    spec = PROFILES["modelopt.nvfp4"].replace(name="test.nvfp4-32", block=(1, 32))
+    weights = corpus.model()
+    shared = corpus.amaxes(weights)
+    for name, values in weights.items():
+        result = fp4ref.quantize(values, spec, amax=shared[name], backend="numpy")
+        e.put(f"{name}.weight", "U8", np.asarray(result.row.data))
+        e.put(f"{name}.weight_scale", "F8_E4M3", np.asarray(result.row.scales))
+    e.hf["quantization"]["group_size"] = 32
+    for each in ("weights", "input_activations"):
+        e.config["quantization_config"]["config_groups"]["group_0"][each]["group_size"] = 32
+
+
 @pytest.mark.rule("CKP-11", "CKP-13")
 @pytest.mark.parametrize(
     ("base", "change"),
     [
+        ("modelopt-nvfp4", blocks_of_32),
         ("modelopt-mxfp8", shared_experts),
         ("modelopt-mxfp8", a_layer_of_twice_the_width),
         ("deepseek-fp8", patterns_of_transformers),

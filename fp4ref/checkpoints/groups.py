@@ -262,7 +262,8 @@ def _place(
         found.plain.update((tensor.name, tensor) for tensor in parts.values())  # a format that is not judged here
         return
     strategy = found.config.strategy_of(candidates[0].module(stem))
-    best = max(candidates, key=lambda each: fit(each, parts, algorithm, strategy, facts))
+    size = found.config.group_size_of(candidates[0].module(stem))
+    best = max(candidates, key=lambda each: fit(each, parts, algorithm, strategy, size, facts))
     roles = {name: role for name, role in best.roles.items() if role.suffix in parts}
     needed = [name for name, role in best.roles.items() if role.needed and name != "codes"]
     complete = all(name in roles for name in needed)
