@@ -99,7 +99,8 @@ class Configuration:
     groups may match a module, and consumers differ in which they take. marks: keys of metadata and suffixes of tensors
     that no other family has. listing: the key of metadata that lists every parameter. experts: the key of `config.json`
     that names the algorithm of experts. attributes: attributes of modules from a file's metadata. kv_scales: suffixes
-    of an attention's cache scales, keys before values. write: takes a `CheckpointDeclaration` and returns it as stored.
+    of an attention's cache scales, keys before values; kv_shape: theirs. write: takes a
+    `CheckpointDeclaration` and returns it as stored.
 
     Rules: CKP-12, CKP-13, CKP-28.
     """
@@ -120,6 +121,7 @@ class Configuration:
     experts: str = ""
     attributes: Callable[[Mapping[str, str]], dict[str, Facts]] = _nothing
     kv_scales: tuple[str, str] = (".k_scale", ".v_scale")
+    kv_shape: tuple[int, ...] = ()
     write: Callable[..., Written] = lambda declaration: Written()
 
 
