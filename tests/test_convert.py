@@ -929,3 +929,15 @@ def test_tensor_scales_have_the_shape_that_the_target_loads(exports: Any, tmp_pa
     paths = source, tmp_path / "there", tmp_path / "back"
     assert [open_checkpoint(path).tensors[name].shape for path in paths] == [(), (1,), ()]
     assert tensors(paths[0]) == tensors(paths[2])
+
+
+@pytest.mark.rule("CNV-14")
+@pytest.mark.parametrize("family", ["modelopt", "compressed-tensors"])
+def test_the_head_of_tied_embeddings_stays_in_high_precision(family: str, tmp_path: Path) -> None:
+    """Without an entry, transformers looks for a quantized weight of the head, which the file does not store."""
+    export = corpus.torchao()
+    export.drop("lm_head.weight")
+    convert(export.write(tmp_path / "source"), tmp_path / "out", family)
+    record = json.loads((tmp_path / "out/config.json").read_text())["quantization_config"]
+    assert "lm_head" in record["ignore"]
+    assert [each.code for each in lint(tmp_path / "out").findings if each.severity == "error"] == []

@@ -40,6 +40,7 @@ from fp4ref.errors import DomainError
 
 MANIFEST = "fp4ref_manifest.json"
 QUANTIZATION_KEYS = ("quantization_config", "quantization", "expert_dtype")
+HEAD = "lm_head"
 
 
 def make_plan(request: ConversionRequest) -> ConversionPlan:
@@ -186,14 +187,22 @@ def _declaration(found: Recognized, placed: list[PlacedWeight], names: tuple[str
     declared = [
         entry for entry in found.config.ignore if not any(found.config.named.takes(entry, module) for module in modules)
     ]
+    high = {*declared, *(module for module in plain if module not in modules), *_tied(found)}
     return CheckpointDeclaration(
         modules=modules,
-        excluded=tuple(sorted({*declared, *(module for module in plain if module not in modules)})),
+        excluded=tuple(sorted(high)),
         facts={each.weight.module: facts_of(each) for each in placed},
         kv=found.config.kv,
         names=names,
         inputs=any(each.scale("input_scale") is not None for each in placed),
     )
+
+
+def _tied(found: Recognized) -> set[str]:
+    """Return the head of a model whose weight is the embedding's: loaders make a module of it all the same."""
+    tensors = found.checkpoint.tensors
+    stored = any(name.startswith(f"{HEAD}.") for name in tensors)
+    return {HEAD} if not stored and any(name.endswith("embed_tokens.weight") for name in tensors) else set()
 
 
 def _is_linear(name: str, tensor: Any) -> bool:
