@@ -246,5 +246,5 @@ def _attributed(found: Recognized) -> Iterator[LintFinding]:
     if bare:
         others = f", but {listed(absent)}" if absent else ""
         yield finding("config", ERROR, bare, f"stored quantized, and the metadata does not list it{others}")
-    elif absent and found.checkpoint.complete:
+    elif absent and found.checkpoint.complete and not found.configuration.listing:
         yield finding("missing-tensor", ERROR, absent, "listed in the metadata, and nothing is stored")

@@ -100,7 +100,11 @@ def _is_usual(found: Recognized, group: TensorGroup, role: str) -> bool:
         return False
     pattern = numberless(group.name)
     alike = [each for each in found.groups if each.convention is group.convention and numberless(each.name) == pattern]
-    return 2 * sum(role in each.parts for each in alike) >= len(alike) > 1
+    if not 2 * sum(role in each.parts for each in alike) >= len(alike) > 1:
+        return False
+    suffix = group.convention.roles[role].suffix
+    begins = f"{group.name}{group.convention.codes.suffix}."  # another writer's name of the same tensor
+    return not any(name.startswith(begins) and name.endswith(suffix) for name in found.checkpoint.tensors)
 
 
 def needs_input_scale(found: Recognized, group: TensorGroup) -> bool:
