@@ -1,4 +1,4 @@
-"""A fourth set of defects: kinds that 143 defects by an author who had not read the checks showed to be missed."""
+"""A fourth set of defects: kinds that two further trials showed to be missed."""
 
 from __future__ import annotations
 
