@@ -904,3 +904,40 @@ def test_a_real_model_is_quantized_and_converted_back(real_model_path: Path, tmp
         convert(tmp_path / "modelopt", tmp_path / family, family)
         convert(tmp_path / family, tmp_path / f"{family}-back", "modelopt")
         assert tensors(tmp_path / f"{family}-back") == before
+
+
+@pytest.mark.rule("CNV-14")
+def test_cache_scales_have_the_shape_that_the_target_loads(exports: Any, tmp_path: Path) -> None:
+    """transformers refuses a scale without a dimension where compressed-tensors registers one of one number."""
+    source = exports("modelopt-nvfp4-kv")
+    convert(source, tmp_path / "there", "compressed-tensors")
+    convert(tmp_path / "there", tmp_path / "back", "modelopt")
+    stem = "model.layers.0.self_attn."
+    first, there, back = (open_checkpoint(path).tensors for path in (source, tmp_path / "there", tmp_path / "back"))
+    for letter in "kv":
+        old, new = f"{stem}{letter}_proj.{letter}_scale", f"{stem}{letter}_scale"
+        assert (first[old].shape, there[new].shape, back[old].shape) == ((), (1,), ())
+        assert first[old].bytes() == there[new].bytes() == back[old].bytes()
+
+
+@pytest.mark.rule("CNV-14")
+def test_tensor_scales_have_the_shape_that_the_target_loads(exports: Any, tmp_path: Path) -> None:
+    source = exports("modelopt-fp8")
+    convert(source, tmp_path / "there", "compressed-tensors")
+    convert(tmp_path / "there", tmp_path / "back", "modelopt")
+    name = "model.layers.0.mlp.up_proj.weight_scale"
+    paths = source, tmp_path / "there", tmp_path / "back"
+    assert [open_checkpoint(path).tensors[name].shape for path in paths] == [(), (1,), ()]
+    assert tensors(paths[0]) == tensors(paths[2])
+
+
+@pytest.mark.rule("CNV-14")
+@pytest.mark.parametrize("family", ["modelopt", "compressed-tensors"])
+def test_the_head_of_tied_embeddings_stays_in_high_precision(family: str, tmp_path: Path) -> None:
+    """Without an entry, transformers looks for a quantized weight of the head, which the file does not store."""
+    export = corpus.torchao()
+    export.drop("lm_head.weight")
+    convert(export.write(tmp_path / "source"), tmp_path / "out", family)
+    record = json.loads((tmp_path / "out/config.json").read_text())["quantization_config"]
+    assert "lm_head" in record["ignore"]
+    assert [each.code for each in lint(tmp_path / "out").findings if each.severity == "error"] == []

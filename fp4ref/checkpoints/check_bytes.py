@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from fp4ref.checkpoints.check_elements import judge_elements, judge_padding
+from fp4ref.checkpoints.check_elements import judge_elements, judge_padding, suspect_saturation
 from fp4ref.checkpoints.check_scales import Verdict, judge_float_scales, judge_scales
 from fp4ref.checkpoints.check_shapes import sound
 from fp4ref.checkpoints.directions import check_directions
@@ -20,7 +20,11 @@ from fp4ref.checkpoints.suspicions import suspect_layout, suspect_nibbles
 def readable(group: TensorGroup) -> bool:
     """Return True if the headers leave no doubt about where a group's codes and scales are stored."""
     convention = group.convention
-    if not sound(group) or not group.matrices * group.rows * group.columns:
+    stored = [*group.parts.values()]
+    refused = {name for tensor in stored for each in tensor.shard.problems for name in each.tensors}
+    if not sound(group) or refused & {tensor.name for tensor in stored}:
+        return False
+    if not group.matrices * group.rows * group.columns:
         return False
     scales = group.parts.get("scales")
     if convention.struct:
@@ -56,6 +60,8 @@ def check_bytes(found: Recognized, step: Callable[[str], None], workers: int = 1
             merged.setdefault((code, severity), []).append((name, message))
     broken = {name for entries in merged.values() for name, _ in entries}
     intact = [each for each in measured if not broken & set(each.group.names)]
+    for code, severity, name, message in suspect_saturation(intact):
+        merged.setdefault((code, severity), []).append((name, message))
     layouts = [*suspect_layout(intact)]
     if any(isinstance(each, LintFinding) for each in layouts):
         layouts = _with_padding(found, layouts, merged.get(("padding", WARNING), []))

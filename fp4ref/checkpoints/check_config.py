@@ -220,6 +220,8 @@ def _metadata(found: Recognized) -> Iterator[LintFinding]:
     torn = [key for key, text in texts.items() if not _is_json(text)]
     if torn:
         yield finding("config", ERROR, torn, "the entry of the metadata is not the JSON that it begins as")
+    else:
+        yield from _attributed(found)
     wrong: dict[str, list[str]] = {}
     for group in found.groups:
         said, bits, element = declared_format(group.facts), declared_bits(group.facts), group.facts.get("elem_dtype")
@@ -233,3 +235,16 @@ def _metadata(found: Recognized) -> Iterator[LintFinding]:
             wrong.setdefault(text, []).append(group.name)
     for text, names in wrong.items():
         yield finding("config", ERROR, names, text)
+
+
+def _attributed(found: Recognized) -> Iterator[LintFinding]:
+    """Compare the modules that a file's metadata has attributes of with those that are stored quantized."""
+    attributes = found.attributes()
+    tensors = (*found.checkpoint.tensors, *found.checkpoint.lost)
+    absent = [module for module in attributes if not any(name.startswith(module) for name in tensors)]
+    bare = [group.module for group in found.groups if attributes and not group.facts and group.complete]
+    if bare:
+        others = f", but {listed(absent)}" if absent else ""
+        yield finding("config", ERROR, bare, f"stored quantized, and the metadata does not list it{others}")
+    elif absent and found.checkpoint.complete and not found.configuration.listing:
+        yield finding("missing-tensor", ERROR, absent, "listed in the metadata, and nothing is stored")

@@ -7,11 +7,19 @@ from collections.abc import Iterator
 import numpy as np
 
 from fp4ref.checkpoints.access import codes_of, padding_bytes, pieces
-from fp4ref.checkpoints.bounds import always_reached, code_at, magnitude, most_crowded, nan_codes, often_reached
+from fp4ref.checkpoints.bounds import (
+    always_reached,
+    code_at,
+    magnitude,
+    most_crowded,
+    nan_codes,
+    often_reached,
+    overshoot,
+)
 from fp4ref.checkpoints.check_scales import Verdict
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
 from fp4ref.checkpoints.measure import Measured
-from fp4ref.formats import FORMATS
+from fp4ref.formats import FORMATS, grid
 
 ENOUGH = 512  # elements from which a histogram means something
 ONE_SIDED = 0.35  # difference of both signs' histograms that no weight has
@@ -82,6 +90,34 @@ def _narrow_range(found: Measured, name: str, total: int) -> Iterator[Verdict]:
     elif 0 < below <= max(blocks // 500, 1) and blocks >= 256 and below < 8:
         text = f"{below} of {blocks} blocks do not reach the codes that all the others reach"
         yield "bit-damage", WARNING, name, text
+
+
+def suspect_saturation(measured: list[Measured]) -> Iterator[Verdict]:
+    """Yield groups whose largest code is far more frequent than in the others of the convention, and than the next.
+
+    Magnitudes of weights are the rarer the larger they are, but for one in each block that its scale is made of.
+
+    Rules: CKP-19.
+    """
+    shares: dict[str, list[tuple[Measured, float, float]]] = {}
+    for each in measured:
+        form = FORMATS[each.group.convention.element]
+        total = int(each.codes.sum())
+        if each.group.convention.bits == 4 and each.group.convention.scale and total >= ENOUGH:
+            counts = each.codes[: form.sign_bit] + each.codes[form.sign_bit :]
+            top, second = (int(counts[form.codes - index]) / total for index in (1, 2))
+            shares.setdefault(each.group.convention.name, []).append((each, top, second))
+    for entries in shares.values():
+        usual = float(np.median([top for _, top, _ in entries]))
+        for each, top, second in entries:
+            convention, form = each.group.convention, FORMATS[each.group.convention.element]
+            last = grid(form)[form.codes - 3 : form.codes]
+            wide = (last[2] * overshoot(convention) - last[1:].mean()) / (last[2] - last[0]) * 2
+            most = 1.1 * (second * wide + 1 / convention.block[1])
+            if top > max(3 * usual, most, 0.25):
+                text = f"{top:.0%} of the elements have the largest code, {second:.0%} the next"
+                text += f", {usual:.0%} in other modules: the scales are too small"
+                yield "saturation", WARNING, each.group.parts["codes"].name, text
 
 
 def _wide_range(found: Measured, name: str, total: int) -> Iterator[Verdict]:

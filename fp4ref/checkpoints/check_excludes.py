@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from fp4ref.checkpoints.configuration import ListMatch
 from fp4ref.checkpoints.consumers import CONSUMERS
-from fp4ref.checkpoints.declared import producer_matches
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.errors import UnknownNameError
@@ -29,7 +28,7 @@ def check_excludes(found: Recognized, consumer: str | None = None) -> Iterator[L
     if not found.configuration.excludes or not found.config.files or found.config.layers is not None:
         return
     groups = [group for group in found.groups if "codes" in group.parts]
-    excluded = [group for group in groups if _ignored(found, group)]
+    excluded = [group for group in groups if found.config.ignores(group.module)]
     if excluded:
         entries = sorted({entry for group in excluded for entry in _entries(found, group.module)})
         text = f"stored quantized, but excluded by {listed(entries)}"
@@ -51,22 +50,8 @@ def check_excludes(found: Recognized, consumer: str | None = None) -> Iterator[L
                 yield finding("exclude-list", WARNING, wide, text, consumers=how, mendable=False)
 
 
-def _ignored(found: Recognized, group: TensorGroup) -> bool:
-    """Return True if an entry names the module; one of wildcards that only widens a number is a consumer's matter."""
-    return any(_named(entry, group.module) for entry in found.config.ignore)
-
-
 def _entries(found: Recognized, module: str) -> list[str]:
-    return [entry for entry in found.config.ignore if _named(entry, module)]
-
-
-def _named(entry: str, module: str) -> bool:
-    """Match as the producer means it: a wildcard at the end does not continue a number."""
-    if not producer_matches(entry, module):
-        return False
-    stem = entry.rstrip("*")
-    rest = module[len(stem) :] if module.startswith(stem) else ""
-    return not (entry.endswith("*") and stem[-1:].isdigit() and rest[:1].isdigit())
+    return [entry for entry in found.config.ignore if found.config.named.takes(entry, module)]
 
 
 def _linear(found: Recognized) -> list[str]:

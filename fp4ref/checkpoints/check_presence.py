@@ -11,6 +11,7 @@ from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 
 STATE = re.compile(r"_quantizer\.|_quantizer$|\._amax$|_observer\.|_fake_quant\.|\.activation_post_process")
+ZEROS = ".biases"  # of affine integers
 LAYERS = re.compile(r"((?:language_model\.)?(?:model\.)?(?:language_model\.)?layers)\.(\d+)\.")
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.+)")
@@ -20,14 +21,12 @@ EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_
 
 def check_presence(found: Recognized) -> Iterator[LintFinding]:
     """Yield a finding for each role that modules lack, and for tensors without a weight. Rules: CKP-7, CKP-8."""
-    states = [name for name in found.checkpoint.tensors if STATE.search(name)]
-    if states:
-        yield finding("orphan-tensor", WARNING, states, "the internal state of a quantizer, which no loader expects")
-    stems = {_pattern(group.name) for group in found.groups if "codes" in group.parts}
+    yield from _foreign(found)
+    stems = {numberless(group.name) for group in found.groups if "codes" in group.parts}
     absent: dict[str, list[str]] = {}
     orphans: list[str] = []
     for group in found.groups:
-        known = _pattern(group.name) in stems or len([*_needed(found, group)]) > 2
+        known = numberless(group.name) in stems or len([*_needed(found, group)]) > 2
         if "codes" not in group.parts and not known:
             orphans += group.names
             continue
@@ -63,12 +62,23 @@ def check_presence(found: Recognized) -> Iterator[LintFinding]:
             yield finding("orphan-tensor", WARNING, orphans, "a scale without a quantized weight")
 
 
+def _foreign(found: Recognized) -> Iterator[LintFinding]:
+    """Yield tensors that belong to other kinds of quantization, or to the run that made the file."""
+    zeros = [name for group in found.groups if (name := f"{group.name}{ZEROS}") in found.checkpoint.tensors]
+    if zeros:
+        yield finding("orphan-tensor", WARNING, zeros, "zero points of integers, beside elements that have none")
+    states = [name for name in found.checkpoint.tensors if STATE.search(name)]
+    if states:
+        yield finding("orphan-tensor", WARNING, states, "the internal state of a quantizer, which no loader expects")
+
+
 def _lost_weight(found: Recognized, name: str) -> bool:
     stem = name.rpartition(".")[0]
     return any(each.startswith(stem) for each in found.checkpoint.lost)
 
 
-def _pattern(name: str) -> str:
+def numberless(name: str) -> str:
+    """Return a name with # for each number in it."""
     return NUMBER.sub("#", name)
 
 
@@ -79,8 +89,22 @@ def _stored(group: TensorGroup) -> set[str]:
 def _needed(found: Recognized, group: TensorGroup) -> Iterator[str]:
     """Yield the suffixes of the tensors that a group must have."""
     for name, role in group.convention.roles.items():
-        if role.needed or (name == "input_scale" and needs_input_scale(found, group)):
+        usual = name == "global_scale" and not group.facts and _is_usual(found, group, name)
+        if role.needed or usual or (name == "input_scale" and needs_input_scale(found, group)):
             yield role.suffix
+
+
+def _is_usual(found: Recognized, group: TensorGroup, role: str) -> bool:
+    """Return True if most modules have an optional tensor whose names differ from this one's in numbers only."""
+    if role in group.parts:
+        return False
+    pattern = numberless(group.name)
+    alike = [each for each in found.groups if each.convention is group.convention and numberless(each.name) == pattern]
+    if not 2 * sum(role in each.parts for each in alike) >= len(alike) > 1:
+        return False
+    suffix = group.convention.roles[role].suffix
+    begins = f"{group.name}{group.convention.codes.suffix}."  # another writer's name of the same tensor
+    return not any(name.startswith(begins) and name.endswith(suffix) for name in found.checkpoint.tensors)
 
 
 def needs_input_scale(found: Recognized, group: TensorGroup) -> bool:
@@ -138,7 +162,7 @@ def _missing_members(found: Recognized) -> Iterator[LintFinding]:
                 homes.setdefault(head, set()).add(last)
         usual = {frozenset(present) for head, present in homes.items()}
         for head, present in homes.items():
-            alike = [other for place, other in homes.items() if place != head and _pattern(place) == _pattern(head)]
+            alike = [other for place, other in homes.items() if place != head and numberless(place) == numberless(head)]
             if len(usual) > 1 and alike and all(other > present for other in alike):
                 lacking = [f"{head}.{member}" for member in alike[0] - present]
                 missing += [name for name in lacking if not _lost_weight(found, f"{name}.weight")]
@@ -186,7 +210,7 @@ def _missing_beside(found: Recognized) -> Iterator[LintFinding]:
     layers: dict[tuple[str, str], set[str]] = {}
     for name in found.checkpoint.tensors:
         if match := LAYERS.match(name):
-            layers.setdefault((match[1], match[2]), set()).add(_pattern(name[match.end() :]))
+            layers.setdefault((match[1], match[2]), set()).add(numberless(name[match.end() :]))
     missing = []
     for (prefix, number), names in layers.items():
         more = [other - names for other in layers.values() if other > names]

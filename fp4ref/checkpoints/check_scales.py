@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fp4ref.checkpoints.access import scale_values
 from fp4ref.checkpoints.bounds import first_normal, nan_codes, negative_codes, zero_scales
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
 from fp4ref.checkpoints.float_scales import EXPONENTS
@@ -19,6 +20,7 @@ from fp4ref.formats import FORMATS
 FAR = 20  # exponents between a plausible byte and the others of its tensor
 ONE = 127  # the exponent byte of 2^0, which memory that was set to one has, and blocks of weights have not
 RARE = 4  # bytes that count as single
+MANY = 16  # bytes that no damage of single ones explains
 VOCABULARIES = ("lm_head", "embed_tokens", "output", "token_embd")  # matrices that are padded with rows of zeros
 USUAL, WILD = 2.0**10, 2.0**20  # amaxes that weights have, and that none has
 Verdict = tuple[str, str, str, str]  # code, severity, name of the tensor, message
@@ -37,9 +39,8 @@ def judge_scales(found: Measured) -> Iterator[Verdict]:
     bytes_ = found.scales
     nan = int(bytes_[nan_codes(group.convention.scale)].sum())
     negative = int(bytes_[negative_codes(group.convention.scale)].sum())
-    if signed and nan and 4 * negative > found.blocks and np.count_nonzero(bytes_) > 128:
-        text = f"scales of all bytes, of which {negative} of {found.blocks} have the sign set and {nan} are NaN"
-        yield "unwritten", ERROR, name, f"{text}: these are no scales"
+    if foreign := _foreign(found, negative):
+        yield "unwritten", ERROR, name, foreign
         return
     if nan:
         yield "scale-nan", ERROR, name, f"{nan} of {found.blocks} block scales are NaN{_as_read(found)}"
@@ -65,6 +66,33 @@ def judge_scales(found: Measured) -> Iterator[Verdict]:
     yield from _zero_blocks(found, name)
 
 
+def _foreign(found: Measured, negative: int) -> str:
+    """Return the evidence that some rows hold bytes of no scales; "" if there is none.
+
+    Scales of one tensor have few exponents and one sign; foreign bytes have nearly all exponents, or both signs.
+    """
+    counts = found.scales
+    if not found.group.convention.signed_scales:
+        common = np.flatnonzero(counts[:255] > max(RARE, found.blocks // 64))
+        if not len(common):
+            return ""
+        far = np.r_[: max(common[0] - FAR, 0), min(common[-1] + FAR, 255) : 255]
+        distinct = int(np.count_nonzero(counts[far]))
+        usual = f"0x{common[0]:02X} to 0x{common[-1]:02X}"
+        text = f"{int(counts[far].sum())} exponent bytes of {distinct} values are far from the others, {usual}"
+        return f"{text}: these are no scales" if distinct >= MANY else ""
+    form = FORMATS[found.group.convention.scale]
+    exponents = np.unique(np.flatnonzero(counts[form.sign_bit :]) >> form.mantissa_bits)
+    if len(exponents) < 0.75 * (form.sign_bit >> form.mantissa_bits) or not found.negative_rows:
+        return ""
+    rows = found.negative_rows
+    inside = len(rows) * found.blocks // max(len(found.constant_scale), 1)
+    if 4 * negative <= inside or negative < MANY:
+        return ""
+    where = f"the scales of {len(rows)} rows from row {rows[0]} on have {len(exponents)} different exponents"
+    return f"{where}, and the sign set in {negative} of {inside}: these are no scales"
+
+
 def _as_read(found: Measured) -> str:
     """Return how the convention's own readers decode the scale bytes that are present; "" if as the format says."""
     misread = found.group.convention.misread
@@ -81,6 +109,10 @@ def _cast(found: Measured) -> str:
     small = int(found.scales[:4].sum())
     if found.zero_scales and small == found.blocks:
         return f"all {small} exponent bytes are at most 3 with elements that are not zero: numbers rounded into bytes"
+    middle = int(np.searchsorted(np.cumsum(found.scales), found.blocks / 2))
+    if middle < 255 and scale_values(found.group)[middle] > WILD:
+        text = f"half of the exponent bytes are 0x{middle:02X} or more, for weights of 2^{middle - ONE}"
+        return f"{text}: exponents without their bias, or bytes of something else"
     return ""
 
 

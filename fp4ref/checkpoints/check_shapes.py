@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterator
 
-from fp4ref.checkpoints.check_presence import EXPERT_KEYS
+from fp4ref.checkpoints.check_presence import EXPERT_KEYS, numberless
 from fp4ref.checkpoints.convention import CONVENTIONS, FLOATS, declared_layout, square_grid
 from fp4ref.checkpoints.findings import ERROR, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
@@ -16,6 +16,11 @@ from fp4ref.layout import LINEAR, TILED_128X4
 
 SIZES = (8, 16, 32, 64, 128, 256)  # block sizes that a declaration may mean
 BY_HIDDEN = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")  # projections that read the hidden state
+JOINED = (  # modules whose rows (-2) or columns (-1) are as many
+    (("gate_proj", -2), ("up_proj", -2), ("down_proj", -1)),
+    (("q_proj", -2), ("o_proj", -1)),
+    (("k_proj", -2), ("v_proj", -2)),
+)
 Complaint = tuple[str, str, str]  # code, the stored tensor's role, and what is wrong
 
 
@@ -202,7 +207,7 @@ def _geometry(found: Recognized) -> Iterator[LintFinding]:
         return
     reading = [group for group in found.groups if group.name.rpartition(".")[2] in BY_HIDDEN and len(group.shape) == 2]
     good = [group for group in reading if group.columns == hidden]
-    bad = [group for group in reading if group.columns != hidden and sound(group)]
+    bad = _like(good, [group for group in reading if group.columns != hidden and sound(group)])
     if bad and 2 * len(good) > len(reading):
         names = [group.parts["codes"].name for group in bad]
         yield finding("shape", ERROR, names, f"{bad[0].columns} columns; the declared hidden_size is {hidden}")
@@ -212,7 +217,8 @@ def _geometry(found: Recognized) -> Iterator[LintFinding]:
 def _rows(found: Recognized, hidden: int) -> Iterator[LintFinding]:
     """Compare rows with the declared sizes, and columns with the rows of the modules that these read.
 
-    Another module of the same name must agree with the number.
+    Another module of the same name must agree with the number. A module that does not is of another size if the
+    modules around it are: then some key of the model's own says so.
     """
     sizes = found.config.geometry
     heads, width = sizes.get("num_attention_heads"), sizes.get("head_dim")
@@ -234,6 +240,22 @@ def _rows(found: Recognized, hidden: int) -> Iterator[LintFinding]:
             groups = [each for each in found.groups if each.name.rpartition(".")[2] == last and len(each.shape) == 2]
             good = [group for group in groups if group.shape[axis] == number]
             wrong = [group for group in groups if group.shape[axis] != number and ".experts." not in group.name]
-            bad = [group.parts["codes"].name for group in wrong if sound(group)]
+            wrong = [group for group in _like(good, wrong) if sound(group) and not _agreed(found, group, last, axis)]
+            bad = [group.parts["codes"].name for group in wrong]
             if good and bad and len(good) >= len(bad):
                 yield finding("shape", ERROR, bad, f"the number of {what} is not the declared {number}")
+
+
+def _like(good: list[TensorGroup], others: list[TensorGroup]) -> list[TensorGroup]:
+    """Return the groups whose names differ from some good one's in numbers only; experts and towers have own sizes."""
+    patterns = {numberless(group.name) for group in good}
+    return [group for group in others if numberless(group.name) in patterns]
+
+
+def _agreed(found: Recognized, group: TensorGroup, last: str, axis: int) -> bool:
+    """Return True if all modules of the same block that share a size with this one have its size."""
+    joined = next((each for each in JOINED if (last, axis) in each), ())
+    head = group.name.removesuffix(last)
+    beside = {each.name: each for each in found.groups if each.name.startswith(head) and len(each.shape) == 2}
+    sizes = [beside[head + other].shape[way] for other, way in joined if other != last and head + other in beside]
+    return bool(sizes) and all(size == group.shape[axis] for size in sizes)

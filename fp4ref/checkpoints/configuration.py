@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -41,10 +42,37 @@ def _occurs(entry: str, name: str) -> bool:
 SUBSTRING = ListMatch(
     "an entry that occurs anywhere in the fused module's name", lambda entry, module: _occurs(entry, _fused(module))
 )
-ANYWHERE = ListMatch("an entry that occurs anywhere in the name", _occurs)
 WILDCARD = ListMatch(
     "wildcards over the whole name, where * takes dots and digits", lambda entry, module: fnmatchcase(module, entry)
 )
+
+
+def is_match(pattern: str, name: str) -> bool:
+    """Return True if a name begins with a match of a regular expression; False if it is none."""
+    try:
+        return re.match(pattern, name) is not None
+    except re.error:
+        return False
+
+
+def _above(entry: str, module: str) -> bool:
+    if entry.startswith("re:"):
+        return is_match(entry[3:], module)
+    if "*" not in entry:
+        return module == entry or module.startswith(f"{entry}.")
+    if not fnmatchcase(module, entry):
+        return False
+    stem = entry.rstrip("*")  # a wildcard at the end does not continue a number
+    rest = module[len(stem) :] if module.startswith(stem) else ""
+    return not (entry.endswith("*") and stem[-1:].isdigit() and rest[:1].isdigit())
+
+
+def _pattern_or_end(entry: str, module: str) -> bool:
+    return module.endswith(entry) or is_match(rf"(?:{entry})(?:(?<=\.)|(?=\.|$))", module)
+
+
+ABOVE = ListMatch("the name of a module or of one above it, with wildcards", _above)
+TRANSFORMERS = ListMatch("a pattern of a module's name or of one above it, or the end of the name", _pattern_or_end)
 
 
 class Written(NamedTuple):
@@ -66,12 +94,13 @@ class Configuration:
     none. file: another file that repeats the declaration. own: the tensors or their file say everything, and
     declarations of `config.json` are not compared. required: loaders refuse quantized tensors that nothing declares.
     excludes: the key of the list of excluded modules; "" for none. closed: that list names every linear module in high
-    precision. readers: the consumers whose matching of that list differs from the producer's, with their rules.
-    grouped: settings are those of `config_groups`. ambiguous: several groups may match a module, and consumers differ
-    in which they take. marks: keys of metadata and suffixes of tensors that no other family has. listing: the key of
-    metadata that lists every parameter. experts: the key of `config.json` that names the algorithm of experts.
-    attributes: attributes of modules from a file's metadata. kv_scales: suffixes of an attention's cache scales, keys
-    before values. write: takes a `CheckpointDeclaration` and returns it as stored.
+    precision. named: the rule by which its writers match an entry. readers: the consumers whose matching of that list
+    differs from the producer's, with their rules. grouped: settings are those of `config_groups`. ambiguous: several
+    groups may match a module, and consumers differ in which they take. marks: keys of metadata and suffixes of tensors
+    that no other family has. listing: the key of metadata that lists every parameter. experts: the key of `config.json`
+    that names the algorithm of experts. attributes: attributes of modules from a file's metadata. kv_scales: suffixes
+    of an attention's cache scales, keys before values; kv_shape: theirs. write: takes a
+    `CheckpointDeclaration` and returns it as stored.
 
     Rules: CKP-12, CKP-13, CKP-28.
     """
@@ -83,6 +112,7 @@ class Configuration:
     required: bool = False
     excludes: str = ""
     closed: bool = False
+    named: ListMatch = ABOVE
     readers: Mapping[str, ListMatch] = field(default_factory=dict, hash=False)
     grouped: bool = False
     ambiguous: bool = False
@@ -91,6 +121,7 @@ class Configuration:
     experts: str = ""
     attributes: Callable[[Mapping[str, str]], dict[str, Facts]] = _nothing
     kv_scales: tuple[str, str] = (".k_scale", ".v_scale")
+    kv_shape: tuple[int, ...] = ()
     write: Callable[..., Written] = lambda declaration: Written()
 
 

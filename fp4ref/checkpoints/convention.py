@@ -120,8 +120,9 @@ class Convention:
     by which configurations name it, in the writer's spelling first; compared without regard to case. static_inputs:
     those of them that require input scales. settings: of its weights, and of its inputs, in `config_groups`. fused:
     consumers need the members of these sets to have equal scales. specs: profiles that reproduce the producer's
-    bytes, best first. turned: the source stores matrices of experts transposed. variant_of: the convention whose
-    names another producer replaced by these. configuration: the files beside it.
+    bytes, best first. turned: the source stores matrices of experts transposed. sized: only a declared block size
+    chooses it. variant_of: the convention whose names another producer replaced by these. configuration: the files
+    beside it.
 
     Rules: CKP-28.
     """
@@ -154,6 +155,7 @@ class Convention:
     fused: tuple[tuple[str, ...], ...] = ()
     specs: tuple[str, ...] = ()
     turned: bool = False
+    sized: bool = False
     variant_of: str = ""
     configuration: Configuration = UNDECLARED
     date: str = "2026-11"

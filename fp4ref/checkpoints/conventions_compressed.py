@@ -22,6 +22,7 @@ COMPRESSED = Configuration(
     excludes="ignore",
     closed=True,
     grouped=True,
+    kv_shape=(1,),
     ambiguous=True,
     write=write_compressed,
 )
@@ -107,7 +108,7 @@ CT_FP8 = add(
         name="compressed-tensors.fp8",
         scale="",
         block=(0, 0),
-        scales=StoredRole(".weight_scale", FLOATS),
+        scales=StoredRole(".weight_scale", FLOATS, shape=(1,)),
         input_scale=StoredRole(".input_scale", FLOATS, needed=False, shape=(1,)),
         others=CT_OTHERS,
         input_direction=FP8_SCALE,

@@ -76,6 +76,17 @@ add(
     ),
     MODELOPT_SOURCE,
 )
+add(
+    replace(
+        MODELOPT_NVFP4,
+        name="modelopt.nvfp4-32",
+        block=(1, 32),
+        sized=True,
+        settings={"weights": _numbers(4, 32), "input_activations": _numbers(4, 32)},
+        specs=(),
+    ),
+    "exports of modelopt 0.47.0 by NVFP4_MLP_WEIGHT_ONLY_CFG",
+)
 MODELOPT_MXFP4 = add(
     replace(
         MODELOPT_NVFP4,

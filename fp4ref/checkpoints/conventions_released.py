@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fp4ref.checkpoints.configuration import ANYWHERE, SECTION, Configuration
+from fp4ref.checkpoints.configuration import SECTION, TRANSFORMERS, Configuration
 from fp4ref.checkpoints.convention import FLOATS, Convention, Direction, Misread, StoredRole
 from fp4ref.checkpoints.conventions_base import BYTES, E8M0_BYTES, FP8_SCALE, WEIGHT, add
 from fp4ref.checkpoints.conventions_modelopt import MODELOPT_MXFP8
@@ -29,7 +29,7 @@ GPT_OSS = add(
             section=SECTION,
             required=True,
             excludes="modules_to_not_convert",
-            readers={"transformers": ANYWHERE},
+            named=TRANSFORMERS,
             write=write_method("mxfp4"),
         ),
     ),
@@ -64,7 +64,7 @@ DEEPSEEK = add(
             methods=("fp8",),
             section=SECTION,
             excludes="modules_to_not_convert",
-            readers={"transformers": ANYWHERE},
+            named=TRANSFORMERS,
             experts="expert_dtype",
             write=write_deepseek,
         ),

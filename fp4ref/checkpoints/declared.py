@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 from fp4ref.checkpoints.checkpoint import Checkpoint
-from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT, SECTION, Configuration
+from fp4ref.checkpoints.configuration import ABOVE, CONFIG, HF_QUANT, SECTION, Configuration, ListMatch, is_match
 from fp4ref.checkpoints.convention import families
 
 LINEAR_CLASSES = {"Linear", "MoEGMM", "FusedMoE"}  # targets that take every linear module
@@ -36,7 +34,7 @@ class QuantizationConfig:
 
     algorithm: of all modules that `ignore` does not match. layers: algorithm and block size by module. files: the
     record of each file that declares something. overrides: declarations of single modules. repeated: the record that
-    repeats the one of `config.json` under another key.
+    repeats the one of `config.json` under another key. named: the rule by which the family's writers match an entry.
     """
 
     family: str = ""
@@ -54,10 +52,11 @@ class QuantizationConfig:
     geometry: dict[str, Any] = field(default_factory=dict)
     overrides: dict[str, Any] = field(default_factory=dict)
     repeated: dict[str, Any] = field(default_factory=dict)
+    named: ListMatch = ABOVE
 
     def ignores(self, module: str) -> bool:
         """Return True if the producer's own rule leaves a module in high precision. Rules: CKP-13."""
-        return any(producer_matches(entry, module) for entry in self.ignore)
+        return any(self.named.takes(entry, module) for entry in self.ignore)
 
     def of(self, module: str) -> str | None:
         """Return the declared algorithm of a module; None if it is to stay in high precision, "" if unknown."""
@@ -93,20 +92,8 @@ class QuantizationConfig:
 
 def _target_matches(target: str, module: str) -> bool:
     if target.startswith("re:"):
-        try:
-            return re.match(target[3:], module) is not None
-        except re.error:
-            return False
+        return is_match(target[3:], module)
     return target in LINEAR_CLASSES or target == module or module.endswith(f".{target}")
-
-
-def producer_matches(entry: str, module: str) -> bool:
-    """Return True if an entry of an exclude list names a module or one above it, wildcards included."""
-    if entry.startswith("re:"):
-        return _target_matches(entry, module)
-    if "*" in entry:
-        return fnmatchcase(module, entry)
-    return module == entry or module.startswith(f"{entry}.")
 
 
 def declared(checkpoint: Checkpoint) -> QuantizationConfig:
@@ -123,6 +110,8 @@ def declared(checkpoint: Checkpoint) -> QuantizationConfig:
         _read_own(found, config, family, members[0].configuration)
     if checkpoint.hf_quant is not None:
         _read_hf_quant(found, checkpoint.hf_quant, known)
+    if found.family:
+        found.named = families()[found.family][0].configuration.named
     return found
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
+JOINED = ("scale-layout", "truncated")
 SHOWN = 3  # tensors that a message lists
 
 
@@ -109,16 +110,21 @@ def listed(names: Iterable[str]) -> str:
 
 
 def merged(findings: Iterable[LintFinding]) -> list[LintFinding]:
-    """Join findings on layouts: shapes prove some, and the others are suspected for the same cause."""
+    """Join findings of one cause: layouts that shapes prove or bytes suggest, and files that a download has cut."""
     found: list[LintFinding] = []
     for each in findings:
-        first = next((other for other in found if other.code == each.code == "scale-layout"), None)
+        first = next((other for other in found if other.code == each.code in JOINED), None)
         if first is None:
             found.append(each)
         else:
             names = tuple(dict.fromkeys(first.tensors + each.tensors))
             found[found.index(first)] = replace(first, tensors=names, evidence={**each.evidence, **first.evidence})
-    return found
+    return [replace(each, message=_counted(each)) if each.code == "truncated" else each for each in found]
+
+
+def _counted(each: LintFinding) -> str:
+    more = len(each.tensors) - 1
+    return f"{each.message}; {more} more files are cut" if more else each.message
 
 
 def is_failure(findings: Iterable[LintFinding]) -> bool:

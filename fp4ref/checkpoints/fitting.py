@@ -26,14 +26,17 @@ def fit(
     parts: dict[str, StoredTensor],
     algorithm: str | None,
     strategy: str,
+    size: int | None,
     facts: dict[str, Any],
 ) -> int:
     """Return how well a convention fits a module's tensors: one defect must not change which one fits best.
 
-    parts: the tensors by suffix. algorithm, strategy, facts: what the configuration and the metadata declare of it.
+    parts: the tensors by suffix. algorithm, strategy, size, facts: what the configuration and metadata declare of it.
 
     Rules: CKP-29.
     """
+    if convention.sized and size != convention.group_size:
+        return -1000
     score = 4 * convention.declares(algorithm or "")
     score += strategy != "" and convention.settings.get("weights", {}).get("strategy") == strategy
     score += 3 * (declared_bits(facts) == convention.bits)

@@ -116,6 +116,11 @@ class Recognized:
         """The files that the family declares its quantization in."""
         return self.members[0].configuration if self.members else UNDECLARED
 
+    def attributes(self) -> dict[str, dict[str, Any]]:
+        """Return the attributes of modules from the metadata of every shard."""
+        pairs = [self.configuration.attributes(shard.metadata).items() for shard in self.checkpoint.shards]
+        return {module: dict(facts) for each in pairs for module, facts in each}
+
     @property
     def conventions(self) -> list[str]:
         """Names of the conventions that occur, most frequent first."""
@@ -134,10 +139,10 @@ def recognize(checkpoint: Checkpoint, chosen: str | None = None) -> Recognized:
     found = Recognized(checkpoint, config, family, evidence, members=families().get(family, []))
     exact = [CONVENTIONS[chosen]] if chosen is not None and chosen in CONVENTIONS else None
     candidates = exact or found.members
-    facts = candidates[0].configuration.attributes(checkpoint.metadata) if candidates else {}
+    facts = found.attributes()
     for stem, parts in _modules(checkpoint, candidates, found).items():
         module = candidates[0].module(stem)
-        _place(found, stem, parts, candidates, dict(facts.get(module, {})))
+        _place(found, stem, parts, candidates, facts.get(module, {}))
     return found
 
 
@@ -243,8 +248,11 @@ def _place(
     if codes and not coded and not companions:
         found.plain.update((tensor.name, tensor) for tensor in parts.values())
         return
-    if any(name in found.checkpoint.tensors for name in (f"{stem}.biases", f"{stem}.weight_packed_zero")):
-        found.plain.update((tensor.name, tensor) for tensor in parts.values())  # affine: integers, not judged here
+    scales = {each.scales for each in candidates if each.scales is not None}
+    coarse = any(parts[role.suffix].dtype in FLOATS for role in scales if role.suffix in parts)
+    affine = f"{stem}.biases" in found.checkpoint.tensors and coarse
+    if affine or f"{stem}.weight_packed_zero" in found.checkpoint.tensors:
+        found.plain.update((tensor.name, tensor) for tensor in parts.values())  # integers, not judged here
         return
     said = declared_format(facts)
     integers = any(tensor.dtype not in CODED | set(FLOATS) for tensor in codes)
@@ -254,7 +262,8 @@ def _place(
         found.plain.update((tensor.name, tensor) for tensor in parts.values())  # a format that is not judged here
         return
     strategy = found.config.strategy_of(candidates[0].module(stem))
-    best = max(candidates, key=lambda each: fit(each, parts, algorithm, strategy, facts))
+    size = found.config.group_size_of(candidates[0].module(stem))
+    best = max(candidates, key=lambda each: fit(each, parts, algorithm, strategy, size, facts))
     roles = {name: role for name, role in best.roles.items() if role.suffix in parts}
     needed = [name for name, role in best.roles.items() if role.needed and name != "codes"]
     complete = all(name in roles for name in needed)

@@ -40,7 +40,8 @@ class Measured:
 
     codes: by element code. scales: by scale byte. tops: blocks by their largest magnitude code, where the scale is
     normal. zeros: blocks whose elements are all zero, by scale byte; odd_zeros: those whose codes are not the
-    convention's. zero_scales: blocks with scale zero and other elements. rows: per row, for runs.
+    convention's. zero_scales: blocks with scale zero and other elements. negative_rows: rows with a scale whose sign is
+    set. The other arrays: per row, for runs.
     """
 
     group: TensorGroup
@@ -51,6 +52,7 @@ class Measured:
     odd_zeros: int = 0
     zero_scales: int = 0
     first_zero_scale: tuple[int, int] | None = None
+    negative_rows: list[int] = field(default_factory=list)
     constant_scale: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     constant_code: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     empty_row: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
@@ -138,6 +140,9 @@ def _count_blocks(found: Measured, piece: WeightPiece, scales: Bytes) -> None:
         parts = codes_of(piece.packed, convention.bits)
         parts = _whole_blocks(parts, convention.block[1])[tops == 0]
         found.odd_zeros += int((parts != convention.zero_block[1]).any(-1).sum())
+    if both[:, 128:].any() and convention.signed_scales:
+        first = piece.matrix * found.group.rows + piece.row
+        found.negative_rows += [first + int(row) for row in np.flatnonzero((scales > 127).any(1))]
     count = int(both[1:, vanishes].sum())
     if count and found.first_zero_scale is None:
         row, block = (int(each[0]) for each in np.nonzero(vanishes[scales] & (tops > 0)))

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.checkpoints.access import Floats
+from fp4ref.layout import Layout
 
 PERIODS = (8, 16, 32, 64)  # columns after which an order repeats
+LONGEST = PERIODS[-1]
 ROWS, COLUMNS = 128, 1024  # of a sample
 ALIKE = 0.9  # correlation of a column or row with its counterpart
 
 
-def column_order(source: Floats, values: Floats) -> tuple[str, str] | None:
+@lru_cache
+def exchanged(packing: Layout, columns: int) -> NDArray[np.int64]:
+    """Return for each column the one that is in the other half of its byte; itself if there is none. Rules: CKP-23."""
+    first = np.arange(LONGEST)
+    offsets = np.asarray(packing.offset(0, first, LONGEST, 1))
+    order = np.searchsorted(offsets, offsets ^ 1, sorter=np.argsort(offsets))
+    partner = np.argsort(offsets)[order]
+    every = np.arange(columns)
+    other = every // LONGEST * LONGEST + partner[every % LONGEST]
+    return np.where(other < columns, other, every)
+
+
+def column_order(source: Floats, values: Floats, packing: Layout) -> tuple[str, str] | None:
     """Return the code and the description of the order of columns inside a period; None if there is none.
+
+    packing: that of the stored elements, which says what two share a byte.
 
     Rules: CKP-24.
     """
@@ -25,7 +43,7 @@ def column_order(source: Floats, values: Floats) -> tuple[str, str] | None:
         order = _matched(a, b)
         if order is not None and (order != np.arange(period)).any():
             shown = " ".join(map(str, order))
-            if (order == (np.arange(period) ^ 1)).all():
+            if packing.unit == 4 and (order == exchanged(packing, period)).all():
                 return "nibble-order", "the two elements of each byte are exchanged"
             return "element-order", f"element j of each {period} is the source's element {shown}"
     return None

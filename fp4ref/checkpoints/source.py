@@ -11,8 +11,8 @@ import numpy as np
 
 from fp4ref.api import dequantize, quantize
 from fp4ref.catalogue import PROFILES
+from fp4ref.checkpoints import bounds
 from fp4ref.checkpoints.access import Bytes, Floats, WeightPiece, codes_of, decoded, pieces
-from fp4ref.checkpoints.bounds import least_decibels
 from fp4ref.checkpoints.check_bytes import readable
 from fp4ref.checkpoints.check_scales import Verdict
 from fp4ref.checkpoints.checkpoint import Checkpoint, open_checkpoint
@@ -23,10 +23,9 @@ from fp4ref.checkpoints.in_threads import in_threads
 from fp4ref.checkpoints.originals import Original, SquaredError, amax_of, counterpart, is_matrix
 from fp4ref.checkpoints.scalars import numbers
 from fp4ref.checkpoints.shards import StoredTensor
-from fp4ref.formats import FORMATS
 from fp4ref.quantized import Quantized
 
-NEIGHBOURS = "neighbours"  # bytes that differ as another rounding of ties would make them
+NEAR = 2**-5  # of the distance of two codes: another order of operations moves a quotient across a tie by less
 Facts = dict[str, float | str]
 
 
@@ -62,9 +61,6 @@ def check_source(
     for verdicts in in_threads(judged, compared, workers):
         for code, severity, name, message in verdicts:
             merged.setdefault((code, severity), []).append((name, message))
-    rounded = merged.pop((NEIGHBOURS, WARNING), [])
-    if len(rounded) == 1:  # in several groups it is the producer's rounding
-        merged.setdefault(("bit-damage", WARNING), []).extend(rounded)
     for (code, severity), entries in merged.items():
         yield finding(code, severity, [name for name, _ in entries], entries[0][1])
     yield from _plain(found, source)
@@ -87,11 +83,13 @@ def _compare(
         facts["reference_sqnr_db"], facts["closest_spec"] = round(best.decibels, 2), best.spec
         facts["differing_bytes"] = best.differing
     if best is not None and best.differing <= SINGLE:
-        if best.values:
-            kind = "bit-damage" if best.far else NEIGHBOURS
-            yield kind, WARNING, name, f"{best.differing} bytes are not those that {best.spec} gives"
+        if best.far:
+            text = (
+                f"{best.differing} bytes are not those that {best.spec} gives, and {best.far} elements not the nearest"
+            )
+            yield "bit-damage", WARNING, name, text
         return
-    needed = best.decibels - LOSS if best is not None else least_decibels(group.convention.element)
+    needed = best.decibels - LOSS if best is not None else bounds.least_decibels(group.convention.element)
     if error.decibels >= needed or not error.source:
         return
     yield diagnosed(group, original, error, needed, name)
@@ -101,13 +99,12 @@ def _compare(
 class _Reproduction:
     """The share of a group that a specification reproduces.
 
-    values: differing bytes that change a decoded value. far: those that no other rounding explains, because the
-    specification's byte is no neighbour.
+    far: elements of the blocks that differ, which no rounding explains: under the stored scale another code is nearer
+    to the source's value.
     """
 
     spec: str
     differing: int
-    values: int
     far: int
     decibels: float
 
@@ -170,7 +167,7 @@ def _closest(
             for each in tried:
                 counts[each] += _count(piece, rows, each, group)
         if nearest and not counts[nearest[0]]:
-            return error, _Reproduction(nearest[0].spec, 0, 0, 0, error.decibels)
+            return error, _Reproduction(nearest[0].spec, 0, 0, error.decibels)
     best = min(nearest, key=lambda each: counts[each], default=None)
     return error, None if best is None else _reproduced(group, original, best)
 
@@ -188,22 +185,18 @@ def _made(rows: Floats, candidate: SourceCandidate) -> tuple[Quantized, Bytes, B
 
 def _reproduced(group: TensorGroup, original: Original, candidate: SourceCandidate) -> _Reproduction:
     """Quantize the source piece by piece with a specification, and count bytes that differ."""
-    differing = values = far = 0
+    differing = far = 0
     error = SquaredError()
     for piece in pieces(group):
         rows = original.read(piece)
         made, data, scales = _made(rows, candidate)
-        data, bits = data[:, : piece.packed.shape[1]], group.convention.bits
-        assert piece.scales is not None
         different = _different(data, scales, piece, group)
         if 0 < different <= SINGLE:
-            expected = decoded(group, piece._replace(packed=data, scales=scales))
-            values += int((expected != decoded(group, piece)).sum())
-            codes, stored = codes_of(data, bits), codes_of(piece.packed, bits)
-            far += _far(codes, stored, FORMATS[group.convention.element].sign_bit) + _far(scales, piece.scales, 256)
+            expected = piece._replace(packed=data[:, : piece.packed.shape[1]], scales=scales)
+            far += _far(group, rows, piece, expected)
         differing += different
         error.add(rows, np.asarray(dequantize(made), np.float32))
-    return _Reproduction(candidate.spec, differing, values, far, error.decibels)
+    return _Reproduction(candidate.spec, differing, far, error.decibels)
 
 
 def _different(data: Bytes, scales: Bytes, piece: WeightPiece, group: TensorGroup) -> int:
@@ -216,11 +209,28 @@ def _different(data: Bytes, scales: Bytes, piece: WeightPiece, group: TensorGrou
     return both + int(np.count_nonzero(scales != piece.scales))
 
 
-def _far(expected: Bytes, stored: Bytes, sign: int) -> int:
-    """Count codes that are not the expected ones nor neighbours of these; zeros of both signs are one."""
-    wide = (each.astype(np.int64) for each in (expected, stored))
-    a, b = (np.where(each & sign, -(each & (sign - 1)), each) for each in wide)
-    return int((np.abs(a - b) > 1).sum())
+def _far(group: TensorGroup, rows: Floats, stored: WeightPiece, expected: WeightPiece) -> int:
+    """Count elements that are not the nearest under the stored scale, in blocks that are not as expected."""
+    assert stored.scales is not None
+    width, bits = group.convention.block[1], group.convention.bits
+    codes, others = (codes_of(each.packed, bits)[:, : group.columns] for each in (stored, expected))
+    blocks = stored.scales != expected.scales
+    at, column = np.nonzero(codes != others)
+    blocks[at, column // width] = True
+    at, column = np.nonzero(np.repeat(blocks, width, -1)[:, : group.columns])
+    values = bounds.values(group.convention.element)
+    one = int(np.flatnonzero(values == 1)[0])
+    unit = decoded(group, stored._replace(packed=np.full_like(stored.packed, one * 17 if bits == 4 else one)))[
+        at, column
+    ]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wanted = np.nan_to_num(rows[at, column] / unit)
+    grid = np.unique(values[np.isfinite(values)])
+    above = np.clip(np.searchsorted(grid, wanted), 1, len(grid) - 1)
+    low, high = grid[above - 1], grid[above]
+    best = np.where(wanted - low <= high - wanted, low, high)
+    kept = values[codes[at, column]]
+    return int((abs(kept - wanted) - abs(best - wanted) > NEAR * abs(kept - best)).sum())
 
 
 def _plain(found: Recognized, source: Checkpoint) -> Iterator[LintFinding]:

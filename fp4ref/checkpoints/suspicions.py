@@ -12,6 +12,7 @@ from fp4ref.checkpoints.anchors import floats, norm_of
 from fp4ref.checkpoints.findings import WARNING, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized
 from fp4ref.checkpoints.measure import Measured
+from fp4ref.checkpoints.permutations import exchanged
 
 EXPLAINED = 0.12  # share of variance beyond chance that shows rows and columns
 LESS = 0.5  # of it, at most, in the declared layout
@@ -43,7 +44,7 @@ def suspect_nibbles(found: Recognized, measured: list[Measured]) -> Iterator[Lin
 
     Rules: CKP-23.
     """
-    by_norm: dict[str, tuple[Numbers, Numbers, list[str]]] = {}
+    by_norm: dict[str, tuple[Numbers, Numbers, Numbers, list[str]]] = {}
     for each in measured:
         tensor = norm_of(found, each.group)
         if tensor is None or each.group.convention.bits != 4 or not (each.energy > 0).all():
@@ -52,11 +53,13 @@ def suspect_nibbles(found: Recognized, measured: list[Measured]) -> Iterator[Lin
         if not (np.isfinite(each.energy).all() and (weight > 0).all()):
             continue
         log = np.log(each.energy)
-        energy, _, names = by_norm.get(tensor.name, (np.zeros_like(log), log, []))
-        by_norm[tensor.name] = energy + log, np.log(weight), [*names, each.group.parts["codes"].name]
+        energy, other, _, names = by_norm.get(tensor.name, (np.zeros_like(log), np.zeros_like(log), log, []))
+        turned = log[exchanged(each.group.convention.packing, len(log))]
+        names = [*names, each.group.parts["codes"].name]
+        by_norm[tensor.name] = energy + log, other + turned, np.log(weight), names
     if not by_norm:
         return
-    scores = [(_score(energy, norm), _score(_exchanged(energy), norm)) for energy, norm, _ in by_norm.values()]
+    scores = [(_score(energy, norm), _score(other, norm)) for energy, other, norm, _ in by_norm.values()]
     declared, swapped = (abs(sum(each)) / math.sqrt(len(scores)) for each in zip(*scores, strict=True))
     names = [name for *_, each in by_norm.values() for name in each]
     if swapped > SURE and declared < swapped / 2:
@@ -69,11 +72,6 @@ def suspect_nibbles(found: Recognized, measured: list[Measured]) -> Iterator[Lin
         yield finding("nibble-order", WARNING, alike, text, evidence={"declared": declared, "exchanged": swapped})
     elif max(declared, swapped) < SURE:
         yield f"nibble order: cannot tell, column energies follow the norms by {declared:.1f} standard deviations only"
-
-
-def _exchanged(values: Numbers) -> Numbers:
-    pairs = values[: len(values) // 2 * 2].reshape(-1, 2)[:, ::-1].ravel()
-    return np.concatenate([pairs, values[len(pairs) :]])
 
 
 def _score(energy: Numbers, norm: Numbers) -> float:

@@ -380,6 +380,8 @@ def gpt_oss(*, original: bool = False) -> Export:
             export.put(f"{name}{mark}scales", "U8", scales.reshape(*shape[:2], 2))
             bias = f"block.{layer}.mlp.mlp{index + 1}_bias" if original else f"{name}_bias"
             export.put(bias, "BF16", bf16(np.zeros(shape[:2])))
+        for name in () if original else ("q_proj", "k_proj", "v_proj", "o_proj"):
+            export.put(f"model.layers.{layer}.self_attn.{name}.weight", "BF16", bf16(weight(layer, (64, 64))))
         export.put(f"model.layers.{layer}.mlp.router.weight", "BF16", bf16(weight(layer, (EXPERTS, 64))))
         export.put(f"model.layers.{layer}.input_layernorm.weight", "BF16", bf16(np.ones(64)))
     skip = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]

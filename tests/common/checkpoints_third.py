@@ -350,6 +350,9 @@ def bytes_of_a_bad_disk(e):
     edit(e, f"{UP}.weight_packed", lambda a: a.__setitem__((slice(40, 44), 7), a[40:44, 7] ^ 0x44))
 
 
+LAST = len(DEFECTS)
+
+
 def third() -> list[Any]:
     """Return the defects of this file."""
-    return DEFECTS[FIRST:]
+    return DEFECTS[FIRST:LAST]

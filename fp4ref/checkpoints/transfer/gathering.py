@@ -164,7 +164,8 @@ def copies(plan: ConversionPlan, found: Recognized, taken: set[str], to: str) ->
         elif name in kv and kv[name] is None:
             others.setdefault("a scale of the KV cache", []).append(name)
         else:
-            units.append(Copy(tensor, kv.get(name) or name))
+            shape = configuration_of(to).kv_shape if name in kv and tensor.size == 1 else None
+            units.append(Copy(tensor, kv.get(name) or name, shape))
     described = {".comfy_quant"}  # bytes of JSON that the target's own description replaces
     for suffix, names in others.items():
         if suffix not in described:

@@ -11,7 +11,7 @@ from fp4ref.checkpoints.checkpoint import INDEX, READERS, Checkpoint, open_check
 from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT
 from fp4ref.checkpoints.convention import CONVENTIONS, families
 from fp4ref.checkpoints.declarations import CheckpointDeclaration
-from fp4ref.checkpoints.declared import declared, producer_matches
+from fp4ref.checkpoints.declared import declared
 from fp4ref.checkpoints.gguf_views import as_on_the_hub
 from fp4ref.checkpoints.groups import Recognized, recognize
 from fp4ref.checkpoints.transfer.choice import require_family
@@ -40,6 +40,7 @@ from fp4ref.errors import DomainError
 
 MANIFEST = "fp4ref_manifest.json"
 QUANTIZATION_KEYS = ("quantization_config", "quantization", "expert_dtype")
+HEAD = "lm_head"
 
 
 def make_plan(request: ConversionRequest) -> ConversionPlan:
@@ -183,10 +184,13 @@ def parameter_names(shard: PlannedShard) -> set[str]:
 def _declaration(found: Recognized, placed: list[PlacedWeight], names: tuple[str, ...]) -> CheckpointDeclaration:
     modules = {each.weight.module: each.convention for each in placed}
     plain = [name.removesuffix(".weight") for name, each in found.plain.items() if _is_linear(name, each)]
-    declared = [entry for entry in found.config.ignore if not any(_covers(entry, module) for module in modules)]
+    declared = [
+        entry for entry in found.config.ignore if not any(found.config.named.takes(entry, module) for module in modules)
+    ]
+    high = {*declared, *(module for module in plain if module not in modules), *_tied(found)}
     return CheckpointDeclaration(
         modules=modules,
-        excluded=tuple(sorted({*declared, *(module for module in plain if module not in modules)})),
+        excluded=tuple(sorted(high)),
         facts={each.weight.module: facts_of(each) for each in placed},
         kv=found.config.kv,
         names=names,
@@ -194,12 +198,15 @@ def _declaration(found: Recognized, placed: list[PlacedWeight], names: tuple[str
     )
 
 
+def _tied(found: Recognized) -> set[str]:
+    """Return the head of a model whose weight is the embedding's: loaders make a module of it all the same."""
+    tensors = found.checkpoint.tensors
+    stored = any(name.startswith(f"{HEAD}.") for name in tensors)
+    return {HEAD} if not stored and any(name.endswith("embed_tokens.weight") for name in tensors) else set()
+
+
 def _is_linear(name: str, tensor: Any) -> bool:
     return name.endswith(".weight") and is_matrix(tensor) and len(tensor.shape) == 2
-
-
-def _covers(entry: str, module: str) -> bool:
-    return producer_matches(entry, module)
 
 
 def facts_of(placed: PlacedWeight) -> dict[str, Any]:

@@ -31,10 +31,11 @@ class Unit(Protocol):
 
 @dataclass(frozen=True)
 class Copy:
-    """A tensor that keeps its bytes. name: its new name."""
+    """A tensor that keeps its bytes. name: its new name; shape: its new shape, if it has one."""
 
     tensor: StoredTensor
     name: str
+    shape: tuple[int, ...] | None = None
 
     @property
     def home(self) -> str:
@@ -43,7 +44,8 @@ class Copy:
 
     def tensors(self) -> list[Placed]:
         """Return the tensor."""
-        return [Placed(self.name, self.tensor.dtype, self.tensor.shape, self.tensor.count)]
+        shape = self.tensor.shape if self.shape is None else self.shape
+        return [Placed(self.name, self.tensor.dtype, shape, self.tensor.count)]
 
     def write(self, emit: Emit) -> list[str]:
         """Emit the bytes, a chunk at a time."""
