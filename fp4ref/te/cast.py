@@ -33,7 +33,7 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
     debug.count("quantize", quantizer.role)
     if output is None:
         made = quantizer.make(x.contiguous()) if drawn is None else quantizer.make(x.contiguous(), drawn)
-        _swizzled(made, quantizer)
+        _swizzled(made, quantizer, new=True)
         return made
     quantizer.prepare(output, shape, x.device)
     skip = None if noop is None else (noop.reshape(-1)[0] == 1).to(torch.uint8)
@@ -53,13 +53,13 @@ def _moves_scales(output: Any, quantizer: Any) -> bool:
     return quantizer.optimize_for_gemm and getattr(output, "_with_gemm_swizzled_scales", None) is False
 
 
-def _swizzled(output: Any, quantizer: Any) -> None:
+def _swizzled(output: Any, quantizer: Any, *, new: bool = False) -> None:
     """Leave the scales as the quantizer says, and count who moved them."""
     if getattr(output, "_with_gemm_swizzled_scales", False):
         directions = int(quantizer.rowwise_usage) + int(quantizer.columnwise_usage)
         debug.count("swizzle_in_quantize", quantizer.role, directions)
     elif _moves_scales(output, quantizer):
-        swizzle_in_place(output, quantizer.role)
+        swizzle_in_place(output, quantizer.role, new=new)
 
 
 def dequantize(tensor: Any, otype: DType | torch.dtype) -> Tensor:

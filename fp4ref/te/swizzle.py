@@ -23,8 +23,10 @@ def role_of(tensor: Any) -> str:
     return "tensor" if quantizer is None else str(quantizer.role)
 
 
-def swizzle_in_place(tensor: Any, role: str) -> None:
+def swizzle_in_place(tensor: Any, role: str, *, new: bool = False) -> None:
     """Move the scales of every direction to the GEMM layout, in their buffers; nothing if they are there already.
+
+    new: nobody else has the tensor yet, so that it gets other buffers instead.
 
     Rules: TEL-5, TEL-7, TEL-29.
     """
@@ -33,7 +35,11 @@ def swizzle_in_place(tensor: Any, role: str) -> None:
     for direction in tensor.directions():
         moved = api.to_layout(tensor.record(direction), GEMM).row
         assert moved is not None
-        tensor.scales_buffer(direction).view(-1).copy_(moved.scales.reshape(-1))
+        buffer = tensor.scales_buffer(direction)
+        if new:
+            setattr(tensor, f"_{direction}wise_scale_inv", moved.scales.view(buffer.shape))
+        else:
+            buffer.view(-1).copy_(moved.scales.reshape(-1))
         debug.count("swizzle_standalone", role)
     tensor._with_gemm_swizzled_scales = True
 
