@@ -126,7 +126,9 @@ class Quantized(Generic[Row_co, Column_co]):
         """Return the bytes of one direction, and the shape of the matrix that they encode."""
         data = self.row if name == "row" else self.column
         if data is None:
-            raise DomainError("dequantize", f"no {name} direction", f"a result quantized with directions={name!r}")
+            raise DomainError(
+                "dequantize", f"no {name} direction", f"a result quantized with directions={name!r}", "RES-1"
+            )
         rows, columns = self.matrix
         return data, (rows, columns) if name == "row" else (columns, rows)
 

@@ -184,7 +184,9 @@ def samples(seed, special):
 
 WORDS = {
     "": lambda computed, names: computed,
-    "; 1 if G or g is 0": lambda computed, names: np.where((names["G"] == 0) | (computed == 0), F(1), computed),
+    "; 1 if G or the quotient is 0": lambda computed, names: np.where(
+        (names["G"] == 0) | (computed == 0), F(1), computed
+    ),
 }
 
 

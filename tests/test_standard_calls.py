@@ -6,6 +6,8 @@ import dataclasses
 import inspect
 import json
 import re
+from decimal import Decimal
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -44,8 +46,11 @@ def test_a_refusal_names_a_rule(tmp_path):
         lambda: fp4ref.quantize(x.astype(float), "nvfp4"),
         lambda: fp4ref.NVFP4_2D.replace(global_scale="row"),
         lambda: fp4ref.from_json(json.dumps(record | {"colour": 1})),
+        lambda: fp4ref.quantize(F(1), "nvfp4"),
+        lambda: fp4ref.quantize(x, "nvfp4-sr", random_bits=[[0] * 16] * 2),
         lambda: fp4ref.quantize(x, "mxfp4", amax=-1.0),
         lambda: fp4ref.quantize(x, "nvfp4", "diagonal"),
+        lambda: fp4ref.dequantize(q, direction="column"),
         lambda: fp4ref.gemm(fp4ref.quantize(x, "nvfp4"), fp4ref.quantize(x, "nvfp4"), mode="nearest"),
         lambda: fp4ref.random_bits((2, 16), seed=True),
         lambda: Layout("broken", "m(*) k(*): k0m0"),
@@ -58,7 +63,8 @@ def test_a_refusal_names_a_rule(tmp_path):
         lambda: read_dump(path),
         lambda: read_dump(path, "nvfp4", dtype="float64"),
     )
-    words = ("float64", "blocks of 16 rows", "the field `colour`", "a negative amax for `mxfp4`", "unknown direction")
+    words = ("float64", "blocks of 16 rows", "the field `colour`", "a NumPy scalar", "an array with a mask")
+    words += ("a negative amax for `mxfp4`", "unknown direction", "does not have")
     words += (
         "unknown mode",
         "no integer",
@@ -285,3 +291,46 @@ def test_arguments_of_a_product():
         refused("GEM-19", fp4ref.gemm, q, q, dtype="bfloat16", **call)
     for wrong in ({"mode": "quick"}, {"alpha": "1"}, {"dtype": "float64"}, {"alpha_rule": "none"}):
         refused(r"GEM-|DEQ-", fp4ref.gemm, q, q, **wrong)
+
+
+@pytest.mark.rule("RES-1", "RES-4")
+def test_a_missing_direction_and_another_type_are_refused():
+    x = np.ones((2, 16), F)
+    for name, other in (("row", "column"), ("column", "row")):
+        q = fp4ref.quantize(x, "nvfp4", name)
+        with pytest.raises(Fp4Error) as raised:
+            fp4ref.dequantize(q, direction=other)
+        needed = f"need a result quantized with directions={other!r} [RES-1]"
+        assert str(raised.value) == f"dequantize: no {other} direction, {needed}"
+        data = getattr(q, name)
+        changed = (("data", np.int8), ("scales", np.int8), ("amax", np.float64))
+        for part, dtype in changed:
+            broken = data._replace(**{part: getattr(data, part).astype(dtype)})
+            refused("RES-1|LAY-7", fp4ref.dequantize, dataclasses.replace(q, **{name: broken}), direction=name)
+
+
+@pytest.mark.rule("GLB-4", "NUM-3", "SR-1", "RES-4")
+def test_types_of_an_amax_and_of_random_bits():
+    x, bits = np.ones((2, 16), F), np.zeros((2, 16), np.uint8)
+    masked, none = np.ma.masked_array, fp4ref.Directions(row=None, column=None)
+    for amax in (np.array(6, F), np.int8(6), ml_dtypes.bfloat16(6), 6, 6.0):
+        assert fp4ref.quantize(x, "nvfp4", amax=amax).row.amax == 6
+    small = (ml_dtypes.float8_e4m3fn(6), ml_dtypes.float4_e2m1fn(6), ml_dtypes.int4(6))
+    numbers = (np.bool_(True), np.complex64(6), Decimal(6), Fraction(6), np.array(6), np.array([6.0]))
+    for amax in (*small, *numbers, np.array([6], ">f4"), np.array(6, ">f4")):
+        refused("GLB-4", fp4ref.quantize, x, "nvfp4", amax=amax)
+    refused("NUM-3|GLB-4", fp4ref.quantize, x, "nvfp4", amax=masked([6], dtype=F))
+    refused("NUM-3|GLB-4", fp4ref.quantize, x, "nvfp4", amax=[6.0])
+    refused("NUM-3|SR-1", fp4ref.quantize, x, "nvfp4-sr", random_bits=masked(bits))
+    refused("NUM-3|SR-1", fp4ref.quantize, x, "nvfp4-sr", random_bits=bits.tolist())
+    for directions in ("row", "column", "both"):
+        refused("SR-1", fp4ref.quantize, x, "nvfp4-sr", directions, random_bits=none)
+        given = fp4ref.quantize(x, "nvfp4", directions, random_bits=none)
+        assert given == fp4ref.quantize(x, "nvfp4", directions)
+
+
+@pytest.mark.rule("BLK-8", "RES-2")
+def test_directions_are_one_or_both_once():
+    for x in (np.ones((2, 16), F), np.ones((0, 16), F)):
+        for directions in ((), [], ("row", "row"), "", "diagonal"):
+            refused("BLK-8", fp4ref.quantize, x, "nvfp4", directions)

@@ -357,6 +357,18 @@ def test_arrays_of_results():
         parts = [part for name in ("row", "column") for part in q.direction(name)[0][:2]]
         assert [str(list(part.shape)) for part in parts] == shapes
         assert str(q.row.amax.tolist()) == amax
+    for words, computed, accepted in tables(RULES["BLK-9"].text)[2][1:]:
+        shape, direction = words.rsplit(", ", 1)
+        x = np.zeros(eval_shape(shape), F)
+        amax = fp4ref.quantize(x, "nvfp4-row-scaled", direction).direction(direction)[0].amax
+        assert (str(list(amax.shape)), amax.any()) == (computed, False)
+        given = accepted.split(" or ")
+        for form in {"[]", "[0]", "[1]", "[5]", "[40]"} - set(given):
+            with pytest.raises(Fp4Error, match="GLB-4"):
+                fp4ref.quantize(x, "nvfp4-row-scaled", direction, amax=np.ones(eval_shape(form), F))
+        for form in given:
+            q = fp4ref.quantize(x, "nvfp4-row-scaled", direction, amax=np.ones(eval_shape(form), F))
+            assert q.direction(direction)[0].amax.tolist() == [1] * eval_shape(computed)[0]
 
 
 @pytest.mark.rule("RES-2", "HAD-5", "BLK-9")

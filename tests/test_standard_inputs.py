@@ -348,6 +348,35 @@ def test_the_bytes_of_a_magnitude_as_the_text_counts_them():
     assert codec.encode(below, np.full(5, zero + 1, np.uint8)).tolist() != [0, 1, 3, 5, 6]
 
 
+@pytest.mark.rule("SR-2", "SR-4")
+@pytest.mark.example("SR-2")
+def test_a_sum_in_binary64_needs_a_rounding_to_float32():
+    """Every magnitude of which a sum with any byte is within 2^-24 of 0.5, and those beside the other values."""
+    text = " ".join(RULES["SR-2"].text.replace("> ", "").split())
+    low, minus, high = re.search(r"at least 2\^-(\d+) - 2\^-(\d+) and below ([\d.]+), and there", text).groups()
+    values, codec, unlike = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6]), PROFILES["nvfp4-sr"].element, set()
+    for byte in range(256):
+        around = []
+        for value in values[1:]:
+            for step in (0.5, 1, 2):
+                start, reach = F(max(value - byte / 256 * step, 0)), F(2**-24)
+                ends = (F(max(start - reach, 0)), F(min(start + reach, 5.99)))
+                first, last = (int(end.view(np.uint32)) for end in ends)
+                picked = np.unique(np.linspace(first, last, 4000).astype(np.uint32))
+                exact = np.arange(first, last + 1, dtype=np.uint32) if last - first < 4000 else picked
+                around.append(exact.view(F))
+        m = np.unique(np.concatenate(around))
+        step = np.select([m >= 4, m >= 2], [2, 1], 0.5)
+        wide = byte / 256 * step + m.astype(np.float64)
+        codes = codec.encode(m, np.full(len(m), byte, np.uint8))
+        narrow, exact = (np.searchsorted(values, w, side="right") - 1 for w in (wide.astype(F), wide))
+        assert np.array_equal(np.minimum(narrow, 7), codes)
+        unlike.update(m[exact != codes].tolist())
+    assert len(unlike) == int(re.search(r"(\d+) magnitudes", RULES["SR-4"].title)[1])
+    assert min(unlike) == 2 ** -int(low) - 2 ** -int(minus)
+    assert max(unlike) == np.nextafter(F(high), F(0))
+
+
 @pytest.mark.rule("SR-2")
 @pytest.mark.example("SR-2")
 def test_the_bytes_that_round_away():

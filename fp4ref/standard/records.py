@@ -22,7 +22,7 @@ KINDS = ("finite", "nan", "inf")
 
 # The functions of the own arithmetics in the notation of chapter 01, and their rules.
 FORMULAS: dict[Callable[..., Any], tuple[str, tuple[str, ...]]] = {
-    arithmetic.encoding_te: ("`min(T / G, FLT_MAX)`; 1 if G or g is 0", ("GLB-2", "GLB-3")),
+    arithmetic.encoding_te: ("`min(T / G, FLT_MAX)`; 1 if G or the quotient is 0", ("GLB-2", "GLB-3")),
     arithmetic.no_global_scale: ("1", ("GLB-6",)),
     arithmetic.block_scale_te: ("`min(a * (g * fp32(1/6)), FLT_MAX)`", ("BLK-3",)),
     arithmetic.block_scale_division: ("`(a / 6) * g`", ("FOS-1",)),
