@@ -264,9 +264,6 @@ def _vectors(tree: Tree, index: Index) -> Iterator[Citation]:
             index.gaps.append(f"{place}: not a vector file: {type(error).__name__} {error}")
 
 
-# What has to hold
-
-
 def _require_defined(index: Index) -> None:
     for found in (*index.functions, *index.backends, *index.tests, *index.vectors):
         if found.rule not in index.rules:

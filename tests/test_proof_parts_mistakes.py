@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 from fp4ref import four_over_six, rules
-from fp4ref.proof import blocks, concerned, searches, six_bit_calls, special_blocks
+from fp4ref.proof import addition_trees, blocks, concerned, six_bit_calls, special_blocks
 from fp4ref.proof.catalogue import claims
 from tests.test_proof_places_mistakes import decided, planted_places
 
@@ -339,11 +339,11 @@ def test_a_mistake_in_a_python_part_is_refuted(name, monkeypatch):
 
 
 @pytest.mark.rule("FOS-8")
-@pytest.mark.parametrize("order", searches.ORDERS)
+@pytest.mark.parametrize("order", addition_trees.ORDERS)
 def test_every_other_order_has_other_sums(order):
     """Probes of blocks of several rows and columns tell every two orders apart."""
-    others = [name for name in searches.ORDERS if name != order]
-    assert all((searches.sums(order, 4, 16) != searches.sums(name, 4, 16)).any() for name in others)
+    others = [name for name in addition_trees.ORDERS if name != order]
+    assert all((addition_trees.sums(order, 4, 16) != addition_trees.sums(name, 4, 16)).any() for name in others)
 
 
 def test_a_subject_without_a_certificate_needs_a_reason(monkeypatch):

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from fp4ref import relayouts
+from fp4ref.diagrams.field_figures import FIELD
 from fp4ref.diagrams.layout_text import layout_text
 from fp4ref.diagrams.request import Request
 from fp4ref.errors import BackendError, DomainError, UnknownNameError
@@ -155,20 +156,6 @@ FIGURES = {
     ),
     "gemm": Figure("gemm_figure:gemm", "All three products add along the blocks of both operands.", ("spec",)),
 }
-FIELD = (  # layouts and packings of the field that the manual draws
-    "vllm.marlin_fp4",
-    "vllm.marlin_scale_nvfp4",
-    "ggml.mxfp4_data",
-    "ggml.nvfp4_data",
-    "low_first",
-    "high_first",
-    "rocm.gfx950_32x8",
-    "aiter.shuffle_weight_16x16",
-    "deepgemm.mn_major_ue8m0",
-    "trtllm.shuffle_a_32",
-    "flashinfer.kv_v_scale_hnd",
-    "cuda.tma_16u4_align16",
-)
 EXAMPLE: dict[str, Any] = {"shape": (300, 288), "element": (37, 130)}
 
 # Files that `--all` writes beside one per figure: name, figure, options.

@@ -1,24 +1,22 @@
-"""Claims about parts of the shared header: maxima, powers of two, offsets, random words, packed codes."""
+"""Checks of parts of the shared header: maxima, powers of two, offsets, random words, packed codes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.formats import F
 from fp4ref.proof import native
-from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
+from fp4ref.proof.claims import Replayed, Tell
 from fp4ref.proof.golden_scales import _once
 from fp4ref.proof.header_scales import HELPERS, ONE_MAXIMUM, told
 from fp4ref.proof.host import BLOCK
 from fp4ref.proof.mx_scales import ELEMENTS, MAXIMA
-from fp4ref.proof.steps import INFINITY, PATTERNS, SIGN, CodeSteps, shown
-from fp4ref.proof.transforms import MASK, SIGNINGS, TIES, _defined
+from fp4ref.proof.steps import INFINITY, PATTERNS, CodeSteps, shown
+from fp4ref.proof.transforms import MASK, _defined
 from fp4ref.specs import MXFP8_E4M3
 
 LAYOUTS = {"linear": "LAY-1", "linear_padded": "LAY-2", "tiled_128x4": "LAY-3", "tiled_8x4": "LAY-4"}
@@ -121,7 +119,8 @@ def swept(name: str, size: int, body: str, helpers: str, numbers: Callable[[], l
     return Replayed(size, None if first is None else f"input {first:X}; {wrong} inputs are wrong")
 
 
-def _none() -> list[int]:
+def no_numbers() -> list[int]:
+    """Return no numbers, for a check that reads none."""
     return []
 
 
@@ -186,11 +185,11 @@ def packed(tell: Tell) -> Replayed:
     done = 0
     for codec, bits in CODECS.items():
         body = PAIR.replace("MASK", str((1 << bits) - 1)).replace("BITS", str(bits)).replace("C::", f"{codec}::")
-        found = swept("pair", 1 << 2 * bits, body.replace("<C>", f"<{codec}>"), "", _none, tell)
+        found = swept("pair", 1 << 2 * bits, body.replace("<C>", f"<{codec}>"), "", no_numbers, tell)
         if found.witness:
             return Replayed(done, f"{codec}: {found.witness}")
         done += found.computed
-    found = swept("eight", 1 << 11, EIGHT, "", _none, tell)
+    found = swept("eight", 1 << 11, EIGHT, "", no_numbers, tell)
     return Replayed(done + found.computed, found.witness)
 
 
@@ -199,7 +198,7 @@ def unscaled(tell: Tell) -> Replayed:
     import fp4ref_numerics
 
     lowered = fp4ref_numerics.lower(MXFP8_E4M3.replace(name="claim"), "Of")
-    return swept("unscaled", BYTES * BFLOAT16, UNSCALED, lowered, _none, tell)
+    return swept("unscaled", BYTES * BFLOAT16, UNSCALED, lowered, no_numbers, tell)
 
 
 def one_byte(tell: Tell) -> Replayed:
@@ -207,124 +206,3 @@ def one_byte(tell: Tell) -> Replayed:
     source = native.HOST + HELPERS + BLOCK + "}\n"
     wrong, first = native.sweep(source, "block", PATTERNS, tell, (ONE_MAXIMUM,), SOME_BYTE << 32)
     return Replayed(PATTERNS, None if first is None else f"{told('block_all', first)}; {wrong} inputs are wrong")
-
-
-class HeaderPart(NamedTuple):
-    """A claim about a part of the header. argument: the reduction of one that is not exhaustive."""
-
-    name: str
-    rules: tuple[str, ...]
-    statement: str
-    domain: str
-    size: int
-    decide: Callable[[Tell], Replayed]
-    covers: tuple[str, ...]
-    argument: str = ""
-
-
-def parts() -> Iterator[HeaderPart]:
-    """Yield the parts of the header that have a claim here."""
-    yield HeaderPart(
-        "running-amax",
-        ("BLK-2",),
-        "A running maximum keeps the larger magnitude; a NaN is ignored, or wins.",
-        "all float32 magnitudes beside four maxima, and beside a NaN",
-        SIGN,
-        partial(swept, "running", SIGN, RUNNING, NAN_STAYS, _none),
-        ("block.h:running_amax",),
-    )
-    yield HeaderPart(
-        "mx-rceil",
-        ("MXS-1",),
-        "A block maximum has the byte of its quotient by E, rounded once, then up.",
-        "all float32 maxima, NaN included, of blocks of E2M1, E4M3 and E5M2",
-        len(ELEMENTS) * MAXIMA,
-        rounded_up,
-        ("arithmetic.h:arithmetic::rceil::block_scale", "block.h:block_scale", "codec.h:Codec::encode"),
-    )
-    yield HeaderPart(
-        "unscaled",
-        ("GLB-6", "BLK-10", "DEQ-2"),
-        "Without a global scale g is 1, an element is divided by its scale, and a code is multiplied by it.",
-        "all bfloat16 under all finite E8M0 bytes",
-        BYTES * BFLOAT16,
-        unscaled,
-        tuple(f"block.h:{name}" for name in ("global_scale", "value_of", "decoded_scale")),
-    )
-    yield HeaderPart(
-        "block-one-byte",
-        ("BLK-5", "BLK-6"),
-        "A code is that of the nearest value to the product with the encode scale, rounded once.",
-        f"all float32 under the scale byte {SOME_BYTE:02X} and the maximum 1.6015625",
-        PATTERNS,
-        one_byte,
-        ("arithmetic.h:arithmetic::te::apply", "block.h:encode"),
-    )
-    yield HeaderPart(
-        "quick-range",
-        ("FOS-3",),
-        "Where a division may be quick, every product that is divided is 0 or in [2^-60, 2^120].",
-        "all float32 global maxima",
-        PATTERNS,
-        partial(swept, "quick", PATTERNS, QUICK, "", _none),
-        ("block.h:quick_over_constant",),
-    )
-    blocks = len(blocks_of_bytes())
-    yield HeaderPart(
-        "random-block",
-        ("SR-6", "SR-7"),
-        "A block's words are those of its counter and key, by the definition of Philox.",
-        "block numbers, seeds and upper halves with one bit, with all, and at the end of a word",
-        blocks,
-        partial(swept, "random", blocks, RANDOM, "", random_numbers),
-        ("philox.h:random_block", "philox.h:philox4x32"),
-        "each bit of a number has one place in a counter or a key; one bit, and numbers that carry, find all",
-    )
-    yield HeaderPart(
-        "packed-codes",
-        ("PACK-1", "PACK-3", "PACK-4"),
-        "The first code of two, and of eight, has the low bits.",
-        "all pairs of finite codes of five formats, and each code of E2M1 in each of eight places beside each",
-        sum(1 << 2 * bits for bits in CODECS.values()) + (1 << 11),
-        packed,
-        ("codec.h:encode_pair", "codec.h:packed_narrow"),
-    )
-    yield HeaderPart(
-        "hadamard-amax",
-        ("HAD-4", "BLK-2"),
-        "A maximum of transformed values is that of a quarter of the sums.",
-        "all vectors of 16 signs, and all of one or two elements whose sums are ties of bfloat16",
-        SIGNINGS + TIES,
-        partial(swept, "largest", SIGNINGS + TIES, LARGEST, "", _none),
-        ("hadamard.h:hadamard_amax",),
-        "sums are linear but for their roundings, and the vectors find each sign and each tie",
-    )
-    for name, rule in LAYOUTS.items():
-        body = OFFSET.replace("LAYOUT", name).replace("FORMULA", FORMULAS[name])
-        yield HeaderPart(
-            f"offset-{name}",
-            (rule,),
-            f"A scale of {name} is stored where the formula of its rule says.",
-            f"all scales of matrices of up to {HIGH} rows and {WIDE} columns",
-            WIDE * WIDE * HIGH,
-            partial(swept, "offset", WIDE * WIDE * HIGH, body, "#include <fp4ref/layout.h>\n", _none),
-            (f"layout.h:layout::{name if name.startswith('linear') else 'tiled'}",),
-            "an offset is a sum of digits times strides, and a stride is a constant times a count of tiles",
-        )
-
-
-def claims() -> Iterator[ProofClaim]:
-    """Yield the claims of this module."""
-    for part in parts():
-        yield ProofClaim(
-            name=f"{part.name}/header",
-            rules=part.rules,
-            method=Method.ARGUMENT if part.argument else Method.EXHAUSTIVE,
-            subject=ClaimSubject.HEADER,
-            statement=part.statement,
-            domain=part.domain,
-            size=part.size,
-            decide=part.decide,
-            covers=part.covers,
-            reduction=part.argument,
-        )

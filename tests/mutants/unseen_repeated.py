@@ -97,7 +97,7 @@ class SquaresMirroredInTiles(Square):
         return found
 
 
-@mutant("scales-of-row-xor-8", says=r"row \^ 8; 0 where there is none, where block % 8 >= 4")
+@mutant("scales-of-row-xor-8", says=r"i \^ 8 are exchanged; 0 where there is none, where block % 8 >= 4")
 class RowEightsExchangedInOddTiles(NVFP4):
     def place(self, scales):
         rows = np.arange(-(-len(scales) // 16) * 16)

@@ -59,13 +59,14 @@ def displaced(width: int) -> Iterator[Mistake]:
 
 def scales_elsewhere() -> Iterator[Mistake]:
     """Yield the mistakes that the scale bytes alone are those of other rows or blocks."""
-    for axis, word in ((0, "row"), (1, "block")):
+    for axis, word, bytes_ in ((0, "row", "rows of scale bytes"), (1, "block", "scale bytes along a row")):
         for mask in MASKS if axis == 0 else MASKS[:8]:
+            pair = "2i and 2i + 1" if mask == 1 else f"i and i ^ {mask}"
             for name, text, kept in (("", "", True), ("-zero", "; 0 where there is none", False)):
                 yield _mistake(
                     f"scales-of-{word}-xor-{mask}{name}",
                     Slot.LAYOUT,
-                    f"the scale bytes are those of {word} ^ {mask}{text}",
+                    f"{bytes_} {pair} are exchanged{text}",
                     scales=partial(_exchanged, mask, axis, kept),
                 )
         for count in ROWS if axis == 0 else ACROSS:
