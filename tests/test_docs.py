@@ -78,7 +78,7 @@ def run_shell(block: Block, page: str) -> None:
 
 def forget_values(monkeypatch):
     """Let what examples register end with the test."""
-    for known in (fp4ref.profiles, fp4ref.LAYOUTS, fp4ref.formats.FORMATS):
+    for known in fp4ref.catalogue.KINDS.values():
         monkeypatch.setattr(known, "_values", dict(known._values), raising=True)
 
 
