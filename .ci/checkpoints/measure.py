@@ -60,8 +60,8 @@ THIRD = (
 )
 FOURTH = (
     "102 synthetic exports by an author who had not read the checks (101 caught, 99 with the right code), and in 41 "
-    "that the same author wrote after reading some of them (37 caught, 36 right). Four of the 48 clean ones beside them had "
-    "a finding, of 2 kinds; one of the four was found after its missing source was added. "
+    "that the same author wrote after reading some of them (37 caught, 36 right). Four of the 48 clean ones beside "
+    "them had a finding, of 2 kinds; one of the four was found after its missing source was added. "
     "The defects here are the classes that were missed or misnamed"
 )
 INTRO = """# How well lint finds defects
