@@ -13,6 +13,7 @@ from fp4ref import arrays
 from fp4ref.errors import BackendError
 from fp4ref.quantized import Directions
 
+KNOWN = 1024  # places of a call's arrays that are known to be apart, at most
 SEARCHED = 100_000  # candidates that NumPy tries before two arrays with gaps are taken to overlap
 
 
@@ -106,17 +107,23 @@ def apart(like: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
     It is False for arrays with gaps, and for those of other libraries than NumPy and torch: `require_apart` decides
     there.
     """
-    starts = [_start_reader(x) for x in like]
-    if not all(starts):
+    readers = [reader for reader in map(_start_reader, like) if reader]
+    if len(readers) < len(like):
         return lambda others: False
-    readers = [(start, x.nbytes) for start, x in zip(starts, like, strict=True) if start]
+    sizes, known = [x.nbytes for x in like], set[tuple[int, ...]]()
 
     def are_apart(others: Sequence[Any]) -> bool:
+        starts = tuple([reader(x) for reader, x in zip(readers, others, strict=True)])
+        if starts in known:
+            return True
         end = 0
-        for start, size in sorted([(start(x), size) for (start, size), x in zip(readers, others, strict=True)]):
+        for start, size in sorted(zip(starts, sizes, strict=True)):
             if start < end:
                 return False
             end = start + size
+        if len(known) >= KNOWN:
+            known.clear()
+        known.add(starts)
         return True
 
     return are_apart

@@ -55,12 +55,21 @@ def kind_of(x: Any) -> tuple[Hashable, ...] | None:
     """Return the kind of an array of NumPy or torch; None for any other object, and for lazy views (NUM-7)."""
     if type(x) is np.ndarray:
         return x.dtype, x.shape, x.strides
-    torch = sys.modules.get("torch")
-    if torch is None or type(x) not in {torch.Tensor, torch.nn.Parameter} or x.layout is not torch.strided:
+    if type(x) not in _plain and not _is_plain(type(x)):
         return None
-    if x.is_neg() or x.is_conj():
+    if x.layout is not _plain[type(x)] or x.is_neg() or x.is_conj():
         return None
     return x.dtype, x.shape, x.stride(), x.device
+
+
+_plain: dict[type, Any] = {}  # torch's types without a behaviour of their own, and the layout that has strides
+
+
+def _is_plain(kind: type) -> bool:
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        _plain.update(dict.fromkeys((torch.Tensor, torch.nn.Parameter), torch.strided))
+    return kind in _plain
 
 
 def kinds_of_arguments(x: Any, amax: Any, random_bits: Any, out: Any) -> tuple[Hashable, ...] | None:
@@ -95,8 +104,11 @@ def kind_of_bytes(q: Any, *directions: Direction) -> tuple[Hashable, ...] | None
             found.append(None)
             continue
         for part in data:
-            kind = None if part is None else kind_of(part)
-            if kind is None and part is not None:
+            if part is None:
+                found.append(None)
+                continue
+            kind = kind_of(part)
+            if kind is None:
                 return None
             found.append(kind)
     return tuple(found)

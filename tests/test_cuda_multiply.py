@@ -280,7 +280,7 @@ def test_a_started_kernel_keeps_its_code_and_gives_the_driver_its_words(monkeypa
     class Code:
         """Machine code that a kernel belongs to."""
 
-    monkeypatch.setattr(launch, "_driver", Driver)
+    monkeypatch.setattr(launch, "driver_library", Driver)
     monkeypatch.setattr(launch, "enter", lambda library: None)
     code = Code()
     alive = weakref.ref(code)

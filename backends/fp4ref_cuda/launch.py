@@ -246,7 +246,7 @@ def starter(library: Library, launch: Launch) -> Start:
     longer than the launch.
     """
     name, kernel, shape, _ = launch
-    begin, function, configs = _driver().cuLaunchKernelEx, int(kernel.function), dict[int, int]()
+    begin, function, configs = driver_library().cuLaunchKernelEx, int(kernel.function), dict[int, int]()
     kept: list[Any] = []
 
     def start(stream: int, at: int) -> None:
@@ -260,23 +260,36 @@ def starter(library: Library, launch: Launch) -> Start:
             configs[stream] = config = int(made.getPtr())
         error = begin(config, function, None, at)
         if error:
-            raise BackendError(f"cuda: kernel {name}", _error_name(error), rule="CNF-5")
+            raise BackendError(f"cuda: kernel {name}", error_name(error), rule="CNF-5")
 
     return start
 
 
 @lru_cache
-def _driver() -> Any:
-    """Return the driver's library, which is loaded."""
+def driver_library() -> Any:
+    """Return the driver's library, which is loaded, for what starts work: its Python functions take longer."""
     library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     library.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
+    library.cuGraphLaunch.argtypes = [ctypes.c_void_p] * 2
     return library
 
 
-def _error_name(error: int) -> str:
+def error_name(error: int) -> str:
+    """Return the driver's name of an error."""
     from cuda.bindings import driver
 
     return str(driver.CUresult(error).name)
+
+
+def require(answer: tuple[Any, ...]) -> Any:
+    """Return what a function of the driver's Python library answers besides its status.
+
+    Errors: BackendError with the status.
+    """
+    status, *values = answer
+    if status:
+        raise BackendError("cuda: driver", str(status.name), rule="CNF-5")
+    return values[0] if values else None
 
 
 def _failed(kernel: str, error: Exception) -> BackendError:

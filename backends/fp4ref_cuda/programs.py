@@ -10,12 +10,14 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers, recording
 from fp4ref_cuda.buffers import ALIGNMENT, FRESH, Library, itemsize
+from fp4ref_cuda.graphs import Graphs
 from fp4ref_cuda.launch import enter, rehearsing
 from fp4ref_cuda.plan import Plan, last_plan, remember
 from fp4ref_cuda.recording import Address, Recording, Start, Started, Strided, recorded
@@ -30,7 +32,7 @@ class Program(NamedTuple):
     words: what `packed` makes of the arguments of every start, one after the other. addresses: the position of each
     among these, the number of its array, and its offset in bytes; the last array is the words themselves. steps: what
     starts a launch, and where its words begin, in bytes. records: those of its calls, kept alive because a kind names
-    them by their identity.
+    them by their identity. graphs: of the steps, by the addresses of the arrays.
     """
 
     library: Library
@@ -41,6 +43,7 @@ class Program(NamedTuple):
     results: tuple[int | None, ...]
     plan: Plan | None
     records: tuple[Any, ...]
+    graphs: Graphs
 
     def again(
         self, inputs: Sequence[Any], starts: Sequence[int], views: Sequence[tuple[int, Strided]] = ()
@@ -48,19 +51,31 @@ class Program(NamedTuple):
         """Serve another call of the kind. starts: addresses of its inputs, 0 for None. views: of its results."""
         enter(self.library)
         made = [allocate() for allocate in self.allocators]
-        words, stream = self.words[:], self.library.stream()
-        memory = words.buffer_info()[0]
-        arrays, places = [*inputs, *made], [*starts, *[each.data_ptr() for each in made], memory]
-        for position, slot, offset in self.addresses:
-            words[position] = places[slot] + offset
-        for start, at in self.steps:
-            start(stream, memory + at)
+        arrays, places = (*inputs, *made), (*starts, *[each.data_ptr() for each in made])
+        self.start(places, self.library.stream())
         if self.plan is not None:
             remember(self.plan)
         results: list[Any] = [None if slot is None else arrays[slot] for slot in self.results]
         for at, view in views:
             results[at] = results[at].as_strided(*view)
         return tuple(results)
+
+    def start(self, places: tuple[int, ...], stream: int) -> None:
+        """Start the launches with arrays at given addresses."""
+        graph = self.graphs.at(places, partial(self._launch, places), self.library.ordinal) if self.steps else None
+        if graph is None:
+            self._launch(places, stream)
+        else:
+            graph.start(stream)
+
+    def _launch(self, places: tuple[int, ...], stream: int) -> None:
+        words = self.words[:]
+        memory = words.buffer_info()[0]
+        places = (*places, memory)
+        for position, slot, offset in self.addresses:
+            words[position] = places[slot] + offset
+        for start, at in self.steps:
+            start(stream, memory + at)
 
 
 _programs: dict[Hashable, Program] = {}
@@ -126,7 +141,9 @@ def program_of(library: Library, noted: Recording, slots: tuple[int | None, ...]
         words.extend(packed(step.arguments))
         steps.append((step.start, 8 * first))
     results = tuple(None if slot is None else places[slot][0] for slot in slots)
-    return Program(library, tuple(allocators), words, tuple(addresses), tuple(steps), results, last_plan(), records)
+    return Program(
+        library, tuple(allocators), words, tuple(addresses), tuple(steps), results, last_plan(), records, Graphs()
+    )
 
 
 def _arranged(steps: Sequence[Started], sizes: Mapping[int, int]) -> tuple[dict[int, int], int]:

@@ -1,0 +1,133 @@
+"""Launches that come again with every address of earlier ones, as one graph of the driver: one start for all of them.
+
+A loop that trains or serves gets the same memory from its allocator in each round. So the launches of a program are
+the same as before, word for word, and the driver can be told of them once: a graph is started in the time of one or
+two launches, however many it holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from fp4ref.errors import BackendError
+from fp4ref_cuda.launch import driver_library, error_name, require
+
+MET = 2  # times that addresses are met before their graph is made, which takes as long as about 20 launches
+KEPT = 128  # graphs of a program, at most: one for each layer that shares it, or two
+REFUSED = 2 * KEPT  # times that there was no room before those not started since are dropped
+SEEN = 1024  # addresses met fewer times, at most
+
+
+class Graph:
+    """Launches, ready to start again. Destroyed with its last reference; the driver waits for one that runs.
+
+    idle: set by others, and taken back by a start.
+    """
+
+    def __init__(self, record: Callable[[int], None], ordinal: int) -> None:
+        """record: starts the launches on a stream. This runs nothing on the device, and leaves other captures alone."""
+        from cuda.bindings import driver
+
+        self._destroy = driver.cuGraphExecDestroy
+        self._executable: Any = None
+        stream, relaxed = _stream(ordinal), driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        with _making:
+            before = require(driver.cuThreadExchangeStreamCaptureMode(relaxed))
+            try:
+                require(driver.cuStreamBeginCapture(stream, relaxed))
+                try:
+                    record(int(stream))
+                finally:
+                    captured = driver.cuStreamEndCapture(stream)
+                graph = require(captured)
+                self._executable = require(driver.cuGraphInstantiate(graph, 0))
+                require(driver.cuGraphDestroy(graph))
+            finally:
+                require(driver.cuThreadExchangeStreamCaptureMode(before))
+        self.idle = False
+        self._address, self._begin, self._lock = int(self._executable), driver_library().cuGraphLaunch, threading.Lock()
+
+    def __del__(self) -> None:
+        if self._executable is not None:
+            self._destroy(self._executable)
+
+    def start(self, stream: int) -> None:
+        """Start the launches on a stream."""
+        self.idle = False
+        with self._lock:  # the driver leaves it to the caller that two threads do not start one graph
+            error = self._begin(self._address, stream)
+        if error:
+            raise BackendError("cuda: a graph of launches", error_name(error), rule="CNF-5")
+
+
+class Graphs:
+    """The graphs of one program, by the addresses of its arrays."""
+
+    def __init__(self) -> None:
+        self._met: dict[tuple[int, ...], int] = {}
+        self._made: dict[tuple[int, ...], Graph] = {}
+        self._works = True
+        self._refused = 0
+
+    def at(self, places: tuple[int, ...], record: Callable[[int], None], ordinal: int) -> Graph | None:
+        """Return the graph of addresses that were met before; None where the launches are to be started one by one.
+
+        They are where the caller captures them: a graph inside of another one is harder to look through. record: starts
+        the launches at these addresses on a stream. A device that cannot make a graph of them, as where it has no
+        memory left, is not asked again.
+        """
+        graph = self._made.get(places)
+        if graph is not None:
+            return None if _captures()() else graph
+        met = self._met.get(places, 0)
+        if met < MET:
+            if len(self._met) >= SEEN:
+                self._met.clear()
+            self._met[places] = met + 1
+            return None
+        if not self._works or _captures()():
+            return None
+        self._met[places] = 0
+        if not self._room():
+            return None
+        try:
+            graph = self._made[places] = Graph(record, ordinal)
+        except BackendError:
+            self._works = False
+        return graph
+
+    def _room(self) -> bool:
+        """Return True if there is room for a graph; now and then, those not started since the last time are dropped."""
+        if len(self._made) < KEPT:
+            return True
+        self._refused += 1
+        if self._refused >= REFUSED:
+            self._refused = 0
+            for places, graph in list(self._made.items()):
+                if graph.idle:
+                    self._made.pop(places, None)
+                graph.idle = True
+        return len(self._made) < KEPT
+
+
+_making = threading.Lock()
+
+
+@lru_cache
+def _stream(ordinal: int) -> Any:
+    """Return a stream of the current device for captures alone: nothing ever runs on it."""
+    from cuda.bindings import driver
+
+    return require(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+
+
+@lru_cache
+def _captures() -> Callable[[], bool]:
+    """Return the function that tells whether the caller captures what its stream is given: torch's own short way."""
+    import torch
+
+    short: Callable[[], bool] | None = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+    return short or torch.cuda.is_current_stream_capturing
