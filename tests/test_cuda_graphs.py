@@ -115,6 +115,12 @@ def test_a_device_that_makes_no_graph_is_not_asked_again(told, monkeypatch):
     assert asked == [0]
 
 
+def forget() -> None:
+    """Drop all programs, and the functions that keep some."""
+    programs._programs.clear()
+    fp4ref.repeats._repeats.clear()
+
+
 def graph_count() -> int:
     return sum(len(each.graphs._made) for each in programs._programs.values())
 
@@ -131,7 +137,7 @@ def golden(x: Any, directions: str) -> Any:
 @pytest.mark.rule("BLK-8")
 @pytest.mark.parametrize("directions", ["row", "column", "both"])
 def test_a_loop_over_the_same_memory_is_equal_to_the_golden_model(directions):
-    programs._programs.clear()
+    forget()
     x = torch.empty(SHAPE, dtype=torch.bfloat16, device="cuda")
     first = fp4ref.quantize(x.normal_(), fp4ref.NVFP4, directions, LAYOUT)
     for at in range(4 * graphs.MET):
@@ -147,7 +153,7 @@ def test_a_loop_over_the_same_memory_is_equal_to_the_golden_model(directions):
 @on_device
 @pytest.mark.rule("BLK-8")
 def test_a_callers_graph_holds_the_launches_themselves():
-    programs._programs.clear()
+    forget()
     x = torch.randn(SHAPE, device="cuda").bfloat16()
     out = fp4ref.quantize(x, fp4ref.NVFP4, "both", LAYOUT)
     act = lambda: fp4ref.quantize(x, fp4ref.NVFP4, "both", LAYOUT, out=out)  # noqa: E731
@@ -156,7 +162,7 @@ def test_a_callers_graph_holds_the_launches_themselves():
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
         act()
-    programs._programs.clear()
+    forget()
     gc.collect()
     for _ in range(3):
         x.normal_()
@@ -168,7 +174,7 @@ def test_a_callers_graph_holds_the_launches_themselves():
 @on_device
 @pytest.mark.rule("BLK-8")
 def test_streams_and_threads_share_the_graphs_of_a_kind():
-    programs._programs.clear()
+    forget()
     xs = [torch.randn(SHAPE, device="cuda").bfloat16() * 2.0**at for at in range(4)]
     expected = [golden(x, "both") for x in xs]
     torch.cuda.synchronize()
@@ -198,7 +204,7 @@ def test_streams_and_threads_share_the_graphs_of_a_kind():
 @on_device
 @pytest.mark.rule("BLK-8")
 def test_a_graph_that_runs_may_be_dropped():
-    programs._programs.clear()
+    forget()
     x = torch.randn((4096, 4096), device="cuda").bfloat16()
     out = fp4ref.quantize(x, fp4ref.NVFP4, "both", LAYOUT)
     for _ in range(graphs.MET + 2):
@@ -207,8 +213,7 @@ def test_a_graph_that_runs_may_be_dropped():
     assert found
     for _ in range(20):
         fp4ref.quantize(x, fp4ref.NVFP4, "both", LAYOUT, out=out)
-    programs._programs.clear()
-    fp4ref.repeats._repeats.clear()
+    forget()
     gc.collect()
     assert not any(each() for each in found)
     assert out == golden(x, "both")
@@ -217,12 +222,12 @@ def test_a_graph_that_runs_may_be_dropped():
 @gpu
 @on_device
 @pytest.mark.rule("BLK-8")
-def test_a_graph_made_while_another_thread_captures_leaves_that_capture_whole():
-    programs._programs.clear()
+def test_graphs_made_or_dropped_during_a_capture_leave_it_whole():
+    forget()
     x, y = (torch.randn(SHAPE, device="cuda").bfloat16() for _ in range(2))
     out = fp4ref.quantize(x, fp4ref.NVFP4, "row", LAYOUT)
     y.add(1)
-    captured, stream, failed = torch.cuda.CUDAGraph(), torch.cuda.Stream(), []
+    stream, failed = torch.cuda.Stream(), []
     torch.cuda.synchronize()
 
     def work() -> None:
@@ -232,14 +237,20 @@ def test_a_graph_made_while_another_thread_captures_leaves_that_capture_whole():
         except (RuntimeError, fp4ref.Fp4Error) as error:
             failed.append(error)
 
-    with torch.cuda.graph(captured, stream=stream):
-        z = y.add(1)
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-        z.add_(1)
-    assert not failed
-    assert graph_count()
+    for drops in (False, True):
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured, stream=stream):
+            z = y.add(1)
+            if drops:  # graphs, by this thread
+                forget()
+                gc.collect()
+            else:
+                thread = threading.Thread(target=work)
+                thread.start()
+                thread.join()
+            z.add_(1)
+        assert not failed
+        assert bool(graph_count()) is not drops
     captured.replay()
     torch.cuda.synchronize()
     assert torch.equal(z, y + 1 + 1)

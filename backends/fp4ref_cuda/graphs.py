@@ -7,8 +7,10 @@ two launches, however many it holds.
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -31,28 +33,27 @@ class Graph:
         """record: starts the launches on a stream. This runs nothing on the device, and leaves other captures alone."""
         from cuda.bindings import driver
 
-        self._destroy = driver.cuGraphExecDestroy
         self._executable: Any = None
-        stream, relaxed = _stream(ordinal), driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        with _making:
-            before = require(driver.cuThreadExchangeStreamCaptureMode(relaxed))
+        with _making, _relaxed() as relaxed:
+            stream = _stream(ordinal)
+            require(driver.cuStreamBeginCapture(stream, relaxed))
             try:
-                require(driver.cuStreamBeginCapture(stream, relaxed))
-                try:
-                    record(int(stream))
-                finally:
-                    captured = driver.cuStreamEndCapture(stream)
-                graph = require(captured)
-                self._executable = require(driver.cuGraphInstantiate(graph, 0))
-                require(driver.cuGraphDestroy(graph))
+                record(int(stream))
             finally:
-                require(driver.cuThreadExchangeStreamCaptureMode(before))
+                captured = driver.cuStreamEndCapture(stream)
+            graph = require(captured)
+            self._executable = require(driver.cuGraphInstantiate(graph, 0))
+            require(driver.cuGraphDestroy(graph))
         self.idle = False
         self._address, self._begin, self._lock = int(self._executable), driver_library().cuGraphLaunch, threading.Lock()
 
     def __del__(self) -> None:
-        if self._executable is not None:
-            self._destroy(self._executable)
+        if self._executable is None or sys.is_finalizing():
+            return
+        from cuda.bindings import driver
+
+        with _relaxed():
+            driver.cuGraphExecDestroy(self._executable)
 
     def start(self, stream: int) -> None:
         """Start the launches on a stream."""
@@ -114,6 +115,19 @@ class Graphs:
 
 
 _making = threading.Lock()
+
+
+@contextmanager
+def _relaxed() -> Iterator[Any]:
+    """Let this thread call what ends a capture of its own, or another thread's, without ending any."""
+    from cuda.bindings import driver
+
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = require(driver.cuThreadExchangeStreamCaptureMode(relaxed))
+    try:
+        yield relaxed
+    finally:
+        require(driver.cuThreadExchangeStreamCaptureMode(before))
 
 
 @lru_cache
