@@ -17,6 +17,21 @@ constexpr bool TILED = fp4ref::same_type<Layout, fp4ref::layout::tiled_128x4>;
 constexpr int LINES = 4, GAP = TILED ? 32 : 1, WIDTH = S::columns;
 using Format = S::Element::Format;
 
+// Two products of bfloat16, each rounded once. Rules: NUM-3.
+DEVICE unsigned product(unsigned a, unsigned b)
+{
+#if __CUDA_ARCH__ >= 800
+    unsigned both;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(both) : "r"(a), "r"(b), "r"(0x80008000u));  // and -0, which changes none
+    return both;
+#else
+    const auto of = [&](int at) {
+        return (unsigned)fp4ref::bfloat16::round(fp4ref::bfloat16::widen(a >> at & 0xffffu) * fp4ref::bfloat16::widen(b >> at & 0xffffu));
+    };
+    return of(0) | of(16) << 16;
+#endif
+}
+
 // The codes of 8 elements, and what is needed to decode them.
 template <int Bits> struct Decoder;
 
@@ -80,8 +95,23 @@ template <> struct Decoder<8> {
         return Out::round_number(fp4ref::float_of(fp4ref::bits_of(y) | (code & 128u) << 24));
     }
 
+    // Two codes, each in the upper byte of its half, as bits of bfloat16 in the same way.
+    DEVICE unsigned pair(unsigned two, unsigned scale)
+    {
+        constexpr int down = 1 + Format::mantissa_bits;
+        constexpr unsigned magnitudes = (0x7f00u >> down) * 0x10001u;
+        const unsigned q = (two >> down & magnitudes) | (two & 0x80008000u);
+        constexpr unsigned power = (254u - Format::bias) << 7;
+        return product(product(q, power * 0x10001u), scale * 0x10001u);
+    }
+
     DEVICE uint4 values(uint2 codes, unsigned byte, const uint4*)
     {
+        if constexpr (fp4ref::same_type<Out, fp4ref::bfloat16>) {
+            const unsigned scale = byte ? byte << 7 : 0x40u;
+            return {pair(__byte_perm(codes.x, 0, 0x1404), scale), pair(__byte_perm(codes.x, 0, 0x3424), scale),
+                pair(__byte_perm(codes.y, 0, 0x1404), scale), pair(__byte_perm(codes.y, 0, 0x3424), scale)};
+        }
         const float scale = S::Scale::decode(byte);
         unsigned w[4];
         UNROLL

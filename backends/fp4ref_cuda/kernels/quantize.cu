@@ -267,13 +267,12 @@ template <bool Column> DEVICE void quantize_lines(byte* staging, const word (&ti
     }
 }
 
-// Scales of the tile, up to 4 neighbours of a line at once where the layout keeps them together.
-template <bool Column, class Map> DEVICE void store_scales(const byte* staging, byte* scales, const Place& at)
+// Scales of the tile, `each` neighbours of a line at once.
+template <bool Column, class Map, int each> DEVICE void store_groups(const byte* staging, byte* scales, const Place& at)
 {
     using Shape = Staging<Column>;
     constexpr bool filled = Map::row_fill || Map::column_fill;  // with other than zero
-    constexpr bool fours = Map::adjacent && !filled && Shape::blocks >= 4;  // words where they are whole
-    constexpr int each = fours ? 4 : Map::quads && !filled ? Shape::blocks : 1, groups = Shape::blocks / each;
+    constexpr int groups = Shape::blocks / each;
     const index_t blocks = (at.length + S::columns - 1) / S::columns, first_block = at.first / S::columns;
     const index_t padded_lines = (at.lines + Map::row_multiple - 1) / Map::row_multiple * Map::row_multiple;
     const index_t padded_blocks = (blocks + Map::column_multiple
@@ -294,6 +293,21 @@ template <bool Column, class Map> DEVICE void store_scales(const byte* staging, 
         if (each == 4 && inside >= 4 && aligned(to, 0, 4)) *(unsigned*)to = *(const unsigned*)from;
         else if (each == 2 && aligned(to, 0, 2)) *(unsigned short*)to = *(const unsigned short*)from;
         else for (int k = 0; k < each && k < inside; ++k) to[k] = from[k];
+    }
+}
+
+// Up to 4 at once where the layout keeps neighbours together; where words would begin anywhere, neighbouring lanes have
+// neighbouring bytes instead.
+template <bool Column, class Map> DEVICE void store_scales(const byte* staging, byte* scales, const Place& at)
+{
+    using Shape = Staging<Column>;
+    constexpr bool filled = Map::row_fill || Map::column_fill;
+    if constexpr (Map::adjacent && !filled && Shape::blocks >= 4) {
+        const index_t blocks = (at.length + S::columns - 1) / S::columns;
+        if (Map::quads || blocks % 4 == 0) store_groups<Column, Map, 4>(staging, scales, at);
+        else store_groups<Column, Map, 1>(staging, scales, at);
+    } else {
+        store_groups<Column, Map, Map::quads && !filled ? Shape::blocks : 1>(staging, scales, at);
     }
 }
 
