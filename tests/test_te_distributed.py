@@ -594,10 +594,10 @@ def main(size: int, folder: Path) -> None:
         process = os.fork()
         if not process:
             try:
-                member(size, folder, rank)
-            except BaseException:
+                member(size, folder, rank)  # which ends the process if all is well
+            finally:
                 traceback.print_exc()
-            os._exit(1)
+                os._exit(1)
         ranks.append(process)
     statuses = [os.waitpid(process, 0)[1] for process in ranks]
     sys.exit(any(statuses))

@@ -171,6 +171,22 @@ def _imports(module: str) -> dict[str, Part]:
 
 
 @cache
+def imported(modules: tuple[str, ...]) -> frozenset[str]:
+    """Return the modules of fp4ref that some modules import, and those that these import: those that compute bytes."""
+    found: set[str] = set()
+    pending = [*modules]
+    while pending:
+        module = pending.pop()
+        if module not in found:
+            found.add(module)
+            parts = {part for source, name in _imports(module).values() for part in (source, f"{source}.{name}")}
+            pending += [
+                part for part in parts if part not in HARNESS and part.startswith("fp4ref.") and _is_module(part)
+            ]
+    return frozenset(found)
+
+
+@cache
 def _is_module(name: str) -> bool:
     return find_module(name) is not None
 
