@@ -228,7 +228,7 @@ def choose(call: Call, name: str | None) -> Callable[..., Any]:
 
 
 def binder(call: Call, name: str | None) -> Callable[..., Any] | None:
-    """Return what the backend that `choose` finds has to bind a call with, if it has: its function `bind_OPERATION`.
+    """Return the function `bind_OPERATION` of the backend that `choose` finds, or None if it has none.
 
     It takes a call and its arrays, and returns a function of other arrays of their kind, which checks nothing; or None.
     """

@@ -154,7 +154,7 @@ def _changed(node: ast.stmt) -> Iterator[str]:
 
 @cache
 def _imports(module: str) -> dict[str, Part]:
-    """Return what is imported, by the names used here; a module has no name of its own."""
+    """Return each imported name with its module and its name there, which is empty for a module."""
     found = {}
     for node in ast.walk(_tree(module)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in PACKAGES:
