@@ -305,7 +305,7 @@ def first_line(command: list[str]) -> str:
 
 
 def setting() -> dict[str, str]:
-    """Return what the numbers depend on beside the code."""
+    """Return the device, its driver and clocks, the commit and the versions that numbers depend on."""
     query = ["nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.mem,clocks.max.sm", "--format=csv,noheader"]
     return {
         "device": torch.cuda.get_device_name(),

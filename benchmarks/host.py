@@ -26,7 +26,7 @@ LAYOUT = "tiled_128x4"
 
 
 def microseconds(act: Act, device: str, calls: int, waiting: bool) -> float:
-    """Return what a call takes on the host; with `waiting`, until its result is there."""
+    """Return the host time of a call in us; with `waiting`, until its result is there."""
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     wait()
     start = time.perf_counter()

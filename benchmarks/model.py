@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 def cases(x: NDArray[Any]) -> dict[str, Callable[[], Any]]:
-    """Return what is measured, by name; prepared inputs are made here, outside the measurement."""
+    """Return the functions to measure, by name; their inputs are made here, outside the measurement."""
     quantized = fp4ref.quantize(x, fp4ref.NVFP4)
 
     def quantize(spec: fp4ref.Spec, directions: str = "row") -> Callable[[], Any]:

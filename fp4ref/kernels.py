@@ -183,7 +183,7 @@ def kernel(function: Function | None = None, /, **settings: Any) -> Function | C
 
 
 def declaration_of(function: Any) -> Declaration:
-    """Return what was declared of a function; if nothing was: x in, data, scales and perhaps amax out."""
+    """Return a function's declaration; by default it takes x, and returns data, scales and perhaps amax."""
     found = getattr(function, ATTRIBUTE, UNDECLARED)
     assert isinstance(found, Declaration)
     return found

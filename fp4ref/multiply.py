@@ -197,7 +197,7 @@ def _epilogue(
     dtype: Any,
     alpha_rule: AlphaRule | str,
 ) -> Epilogue:
-    """Return what is added and multiplied, of types and shapes that fit. Rules: GEM-6, GEM-8, GEM-19."""
+    """Return alpha, the bias [N] and C [M, N] after checking types, shapes and devices. Rules: GEM-6, GEM-8, GEM-19."""
     to = arrays.output_dtype("gemm", dtype)
     if alpha_rule not in tuple(AlphaRule):
         raise DomainError("gemm", f"alpha_rule {alpha_rule!r}", f"one of {', '.join(AlphaRule)}", "GEM-6")

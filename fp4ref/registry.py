@@ -124,7 +124,7 @@ class Backend:
     unsupported: further reasons against a call, none if it is served. devices: where its arrays are stored.
     speed: among backends that can serve a call, the largest wins.
     flags: True if its functions that quantize take `noop`, a flag that stays on the device unread.
-    irregular: True if it serves layouts whose offsets are not a sum over the axes (LAY-19 to LAY-21).
+    irregular: of the rules LAY-19 to LAY-21, by which offsets are not a sum over the axes, those that it serves.
 
     Rules: CNF-5.
     """
@@ -138,7 +138,7 @@ class Backend:
     devices: tuple[str, ...] = ("cpu",)
     speed: int = 0
     flags: bool = False
-    irregular: bool = False
+    irregular: tuple[str, ...] = ()
 
     def reasons(self, call: Call) -> list[str]:
         """Return the reasons why this backend cannot serve a call; none if it can. Rules: CNF-5."""
@@ -154,9 +154,9 @@ class Backend:
     def unserved(self, call: Call) -> list[str]:
         """Return the reasons against the values that a call names, on whatever device; none if all are served."""
         found = _unlisted("format", call.formats, self.formats) + _unlisted("layout", call.layouts, self.layouts)
-        if not self.irregular:
-            odd = (form for form in call.layouts if form.form.irregular)
-            found += [f"layout {form.name} with {form.form.irregular}" for form in odd]
+        for form in call.layouts:
+            odd = form.form.irregularities.items()
+            found += [f"layout {form.name} with {words}" for rule, words in odd if rule not in self.irregular]
         return found or self.unsupported(call)  # asked only about values that the declaration lists
 
 
@@ -228,7 +228,7 @@ def choose(call: Call, name: str | None) -> Callable[..., Any]:
 
 
 def binder(call: Call, name: str | None) -> Callable[..., Any] | None:
-    """Return what the backend that `choose` finds has to bind a call with, if it has: its function `bind_OPERATION`.
+    """Return the function `bind_OPERATION` of the backend that `choose` finds, or None if it has none.
 
     It takes a call and its arrays, and returns a function of other arrays of their kind, which checks nothing; or None.
     """

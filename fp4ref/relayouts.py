@@ -119,7 +119,7 @@ def find(first: NDArray[Any], second: NDArray[Any], bits: int | None = None) -> 
 
 
 def _laid(form: Layout, array: NDArray[Any], flat: NDArray[Any]) -> str | None:
-    """Return what does not fit besides if a layout turns an array into a buffer, else None."""
+    """Return where gaps and padding differ if a layout turns an array into a buffer, else None."""
     try:
         buffer = form.from_linear(array).reshape(-1)
     except Fp4Error:  # a size that it refuses, or units that differ where it has one place

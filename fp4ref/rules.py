@@ -209,7 +209,7 @@ def _functions(tree: Tree, folder: Path, index: Index) -> Iterator[Citation]:
 
 
 def _declared(source: str) -> str:
-    """Return what the paragraph right behind a comment declares; nothing if it is a preprocessor line or blank."""
+    """Return the name that the paragraph behind a comment declares; empty for a preprocessor line or a blank one."""
     paragraph = PARAMETERS.sub("", source.removeprefix("\n").split("\n\n", 1)[0])
     named = None if paragraph.lstrip().startswith("#") else NAMED.search(paragraph)
     return next(filter(None, named.groups())) if named else ""

@@ -182,33 +182,46 @@ def layouts() -> st.SearchStrategy[str]:
 
 @st.composite
 def drawn_layouts(draw: st.DrawFn) -> Layout:
-    """Draw scale layouts out of the whole algebra: any digits, stored order, flips, alignment, base and padding.
+    """Draw scale layouts out of the algebra: digits, stored order, flips, turns, alignment, base, padding and tables.
 
-    No size is refused. They are not registered: `fp4ref.register` makes one known by name.
+    No size is refused, and no digit repeated: every scale has a place of its own. They are not registered:
+    `fp4ref.register` makes one known by name.
 
     >>> from hypothesis import find
     >>> find(drawn_layouts(), lambda layout: layout.has_gaps and layout.takes_rows).has_gaps
     True
 
-    Rules: LAY-13, LAY-14, LAY-15, LAY-16, LAY-17.
+    Rules: LAY-13, LAY-14, LAY-15, LAY-16, LAY-17, LAY-19, LAY-21.
     """
     axes, places, clauses = [], [], []
+    counts: dict[str, int] = {}  # values of each digit that is no rest
     for name in ("m", "k"):
         radices = draw(st.lists(st.sampled_from((2, 3, 4, 8, 16)), max_size=3).filter(lambda r: math.prod(r) <= 128))
         rest = draw(st.integers(0, len(radices)))
         axes.append(f"{name}({','.join([*map(str, radices[:rest]), '*', *map(str, radices[rest:])])})")
         for digit in range(len(radices) + 1):
             radix = 1 if digit == rest else radices[digit - (digit > rest)]
+            counts |= {f"{name}{digit}": radix} if digit != rest else {}
             flip = draw(st.integers(0, radix - 1)) if radix in (2, 4, 8, 16) else 0
             places.append(f"{name}{digit}" + (f"^{flip}" if flip else ""))
         multiple = math.prod(radices) * draw(st.sampled_from((1, 1, 1, 2, 3)))
         fill = draw(st.sampled_from(("0x00", "0x00", "0x7f", "unspecified")))
         clauses.append(f"pad {name} {multiple} {fill}")
+    if turn := draw(st.sampled_from([None, None, *_turns(counts)])):
+        places = [f"{turn[0]}^{turn[1]}" if place.partition("^")[0] == turn[0] else place for place in places]
     order = draw(st.permutations(places))
     for _ in range(draw(st.sampled_from((0, 0, 0, 1, 2)))):
         order.insert(draw(st.integers(0, len(order))), f"|{draw(st.sampled_from((2, 3, 16, 34)))}")
     base = draw(st.sampled_from(("", "", "", "base 5", "base 2*k")))
-    return Layout("drawn", "; ".join(filter(None, [f"{' '.join(axes)}: {' '.join(order)}", *clauses, base])))
+    table = draw(st.permutations(range(draw(st.sampled_from((0, 0, 0, 3, 8))))))
+    moved = f"table {','.join(map(str, table))}" if table else ""
+    return Layout("drawn", "; ".join(filter(None, [f"{' '.join(axes)}: {' '.join(order)}", *clauses, base, moved])))
+
+
+def _turns(counts: dict[str, int]) -> list[tuple[str, str]]:
+    """Return each digit of 2^n values with one of at most as many, by which it may be turned. Rules: LAY-19."""
+    whole = {digit: count for digit, count in counts.items() if count & (count - 1) == 0}
+    return [(d, other) for d, count in whole.items() for other in counts if other != d and counts[other] <= count]
 
 
 def random_bits(shape: tuple[int, int]) -> st.SearchStrategy[NDArray[np.uint8]]:

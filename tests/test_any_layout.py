@@ -19,11 +19,12 @@ import fp4ref_numerics
 from fp4ref import registry
 from fp4ref.conformance.vectors.sources import layouts
 from fp4ref.conformance.verdict.dumps import DumpRequest, verify
-from fp4ref.errors import LayoutError
+from fp4ref.errors import BackendError, LayoutError
 from fp4ref.explorer.tables import tables
 from fp4ref.layout import LAYOUTS, Layout, scale_layouts
 from fp4ref.registry import Call
 from fp4ref.strategies import drawn_layouts
+from fp4ref_cuda import BACKEND as CUDA
 from fp4ref_numerics.layouts import lower_layout
 
 GFX950 = Layout("amd.gfx950_32x8", "m(16,2,*) k(4,2,*): m1 k1 m0 k0 k2 m2")
@@ -31,6 +32,10 @@ WORDS = Layout("deepgemm.words", "m(*) k(4,*): k0 m0 k1; pad m 4 unspecified")
 GATED = Layout("gated", "m(16,*,2) k(4,*): k0 m2 m0 k1 m1; pad m 0x7f")
 DOWN = Layout("cutlass.down", "m(32,4,*) k(4,*): k0 m1 m0 m2 k1")
 RECORD = Layout("record", "m(*) k(8,*): k0^5 |34 k1 m0; base 2; pad k 16 0x7f")
+TURNED = Layout("turned", "m(8,4,*) k(4,*): k0^m1 m0 k1 m1 m2; pad k 0x7f")
+BANKS = Layout("banks", "m(8,*) k(3,8,*): k0 k1^m0 m0^1 k2 m1; base 3; pad m 0x11")
+TABLE = Layout("table", "m(2,*) k(*): m0 k0 m1; table 4,2,0,1,3")
+SHARED = Layout("shared", "m(16,*) k(2,*): k0 k1 m1; repeat m0; pad m 32 0x7f; pad k 0x22")
 SPECS = [fp4ref.NVFP4, fp4ref.MXFP8_E4M3]
 OTHERS = ["cpu", "torch"]
 
@@ -89,15 +94,15 @@ def check(form: Layout, backend: str, rows: int, columns: int, spec, seed: int) 
         assert host(back.row.scales).tobytes() == linear.row.scales.tobytes()
 
 
-@pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-17")
+@pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-17", "LAY-19", "LAY-21")
 @pytest.mark.parametrize("backend", OTHERS)
-@pytest.mark.parametrize("form", [GFX950, WORDS, GATED, DOWN, RECORD], ids=lambda form: form.name)
+@pytest.mark.parametrize("form", [GFX950, WORDS, GATED, DOWN, RECORD, TURNED, BANKS, TABLE], ids=lambda form: form.name)
 @pytest.mark.parametrize("rows, columns, spec", [(70, 300, SPECS[0]), (33, 1000, SPECS[1]), (0, 16, SPECS[0])])
 def test_named_layouts(form, backend, rows, columns, spec):
     check(form, backend, rows, columns, spec, 1)
 
 
-@pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-17")
+@pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-17", "LAY-19", "LAY-21")
 @settings(max_examples=25, deadline=None)
 @given(form=drawn_layouts(), rows=st.integers(0, 70), columns=st.integers(1, 200), seed=st.integers(0, 9))
 @example(form=RECORD, rows=1, columns=16, seed=0)
@@ -106,12 +111,44 @@ def test_layouts_drawn_from_the_algebra(form, rows, columns, seed):
         check(form, backend, rows, columns, fp4ref.NVFP4, seed)
 
 
+@pytest.mark.rule("LAY-20")
+def test_scales_that_share_a_place():
+    """Equal scales are stored once by the backends that read them back; others are refused, and so is the layout."""
+    x = np.random.default_rng(8).standard_normal((32, 128), np.float32)
+    with registered(SHARED) as name:
+        golden = fp4ref.quantize(x, fp4ref.NVFP4_2D, scale_layout=name, backend="numpy")
+        got = fp4ref.quantize(x, fp4ref.NVFP4_2D, scale_layout=name, backend="cpu")
+        assert [part.tobytes() for part in got.row] == [part.tobytes() for part in golden.row]
+        filled = fp4ref.quantize(x, fp4ref.NVFP4_2D, scale_layout=name, backend="cpu", out=got)
+        assert filled.row.scales.tobytes() == golden.row.scales.tobytes()
+        values = fp4ref.dequantize(golden, backend="numpy").tobytes()
+        assert fp4ref.dequantize(golden, backend="cpu").tobytes() == values
+        linear = fp4ref.to_layout(golden, "linear", backend="cpu")
+        assert fp4ref.to_layout(linear, name, backend="cpu").row.scales.tobytes() == golden.row.scales.tobytes()
+        different = fp4ref.quantize(x, fp4ref.NVFP4, backend="cpu")
+        for backend in ("numpy", "cpu"):
+            with pytest.raises(LayoutError, match=r"scales that differ along digit m0, which is repeated.* \[LAY-20\]"):
+                fp4ref.quantize(x, fp4ref.NVFP4, scale_layout=name, backend=backend)
+            with pytest.raises(LayoutError, match=r"\[LAY-20\]"):
+                fp4ref.to_layout(different, name, backend=backend)
+        with pytest.raises(BackendError, match="layout shared with digit m0, which is repeated"):
+            fp4ref.quantize(x, fp4ref.NVFP4_2D, scale_layout=name, backend="torch")
+        assert CUDA.unserved(call_of(SHARED)) == ["layout shared with digit m0, which is repeated"]
+        assert not CUDA.unserved(call_of(TURNED))
+
+
+def call_of(form: Layout) -> Call:
+    """A call that quantizes rows into a layout."""
+    return Call("quantize", fp4ref.NVFP4, "bfloat16", layout=form, shape=(32, 128))
+
+
 @pytest.mark.parametrize("backend", OTHERS)
-def test_products_and_groups_in_another_layout(backend):
+@pytest.mark.parametrize("form", [GFX950, TURNED, TABLE], ids=lambda form: form.name)
+def test_products_and_groups_in_another_layout(form, backend):
     x = np.random.default_rng(3).standard_normal((48, 160), np.float32)
     linear = fp4ref.quantize(x, fp4ref.NVFP4)
     expected = fp4ref.gemm(linear, linear, backend="numpy")
-    with registered(GFX950) as name:
+    with registered(form) as name:
         q = fp4ref.quantize(x, fp4ref.NVFP4, scale_layout=name, backend=backend)
         assert fp4ref.gemm(q, q, backend=backend).tobytes() == expected.tobytes()
 
@@ -139,7 +176,7 @@ def test_a_packing_is_no_layout_of_scales():
         fp4ref.quantize(np.ones((2, 16), np.float32), fp4ref.NVFP4, scale_layout="nibbles")
 
 
-@pytest.mark.rule("LAY-13", "LAY-16", "LAY-17")
+@pytest.mark.rule("LAY-13", "LAY-16", "LAY-17", "LAY-19", "LAY-21")
 @pytest.mark.parametrize("seed", range(2))
 def test_the_lowered_structs_store_every_scale_where_the_layout_does(seed, tmp_path):
     drawn: list[Layout] = []
@@ -158,6 +195,9 @@ def test_the_lowered_structs_store_every_scale_where_the_layout_does(seed, tmp_p
         GATED,
         DOWN,
         RECORD,
+        TURNED,
+        BANKS,
+        TABLE,
         *drawn,
     ]
     sizes = [(37, 11), (1, 1), (130, 9)]
@@ -203,8 +243,8 @@ def no_gpu() -> str:
 
 
 @pytest.mark.gpu
-@pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-17")
-@pytest.mark.parametrize("form", [GFX950, WORDS, GATED, DOWN, RECORD], ids=lambda form: form.name)
+@pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-17", "LAY-19", "LAY-21")
+@pytest.mark.parametrize("form", [GFX950, WORDS, GATED, DOWN, RECORD, TURNED, BANKS, TABLE], ids=lambda form: form.name)
 @pytest.mark.parametrize("rows, columns, spec", [(70, 300, SPECS[0]), (256, 512, SPECS[0]), (33, 1000, SPECS[1])])
 def test_named_layouts_on_a_gpu(form, rows, columns, spec):
     if no_gpu():
@@ -223,7 +263,7 @@ def test_layouts_drawn_from_the_algebra_on_a_gpu(form, rows, columns):
 
 @pytest.mark.gpu
 @pytest.mark.rule("LAY-8")
-@pytest.mark.parametrize("form", [GFX950, WORDS, GATED, DOWN], ids=lambda form: form.name)
+@pytest.mark.parametrize("form", [GFX950, WORDS, GATED, DOWN, TURNED, TABLE], ids=lambda form: form.name)
 def test_groups_on_a_gpu_in_another_layout(form):
     if no_gpu():
         pytest.skip(no_gpu())

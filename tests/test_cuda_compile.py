@@ -205,13 +205,16 @@ TEXTS = (
     "m(*) k(4,*): k0 m0 k1; pad m 4 unspecified",  # words down the rows
     "m(16,*,2) k(4,*): k0 m2 m0 k1 m1; pad m 0x7f",  # gate and up rows side by side
     "m(*) k(8,*): k0^5 |34 k1 m0; base 2; pad k 16 0x7f",
+    "m(8,4,*) k(4,*): k0^m1 m0 k1 m1 m2; pad k 0x7f",  # digits turned by the other axis
+    "m(2,*) k(*): m0 k0 m1; base 3; table 4,2,0,1,3",
 )
+TARGETS = ("sm_90", "sm_100a", "sm_80", "sm_120a", "sm_90", "sm_100a")
 
 
 @compiled
 @pytest.mark.heavy
 @pytest.mark.slow
-@pytest.mark.parametrize("text, target", list(zip(TEXTS, ("sm_90", "sm_100a", "sm_80", "sm_120a"), strict=True)))
+@pytest.mark.parametrize("text, target", list(zip(TEXTS, TARGETS, strict=True)))
 def test_general_kernels_compile_for_another_layout_and_stay_in_registers(text, target, request):
     from fp4ref_cuda.plan import prelude
     from fp4ref_numerics.layouts import lower_layout

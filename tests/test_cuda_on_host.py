@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,7 +17,9 @@ import fp4ref_cuda
 import fp4ref_numerics
 from codes import every_code_under_every_scale
 from fp4ref.formats import CUDA_UE5M3, Codec, Format
+from fp4ref.layout import LAYOUTS, Layout
 from fp4ref_cuda import demands, plan
+from fp4ref_numerics.layouts import lower_layout
 
 # Formats of users: with subnormals alone past 1, with every code finite, and with fewer finite codes.
 OWN = {
@@ -50,6 +53,12 @@ extern "C" void start(unsigned blocks, const void* data, const void* scales, lon
     on_host(blocks, THREADS, [=] {
         dequantize((const byte*)data, (const byte*)scales, nullptr, lines, length, layout, (Out::word*)out);
     });
+}
+""",
+    "layout": """
+extern "C" void start(unsigned blocks, const void* from, void* to, long long units, long long rows, long long columns)
+{
+    on_host(blocks, THREADS, [=] { layout((const byte*)from, (byte*)to, nullptr, 1, units, rows, columns); });
 }
 """,
     "finish_product": """
@@ -174,6 +183,60 @@ def test_formats_of_the_general_kernels(spec, dtype, tmp_path):
         decoder.start(blocks, *pointers(q.row.data, q.row.scales), *sizes, *pointers(out))
         values = fp4ref.dequantize(q, source, backend="numpy")
         assert out.tobytes() == values.tobytes(), (rows, columns, scale_layout)
+
+
+@pytest.mark.rule("LAY-5", "LAY-6", "LAY-19", "LAY-21")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "m(8,4,*) k(4,*): k0^m1 m0 k1 m1 m2; pad k 0x7f",
+        "m(8,*) k(3,8,*): k0 k1^m0 m0^1 k2 m1; base 3; pad m 0x11",
+        "m(8,*) k(4,*): k0 m0^k0 k1 m1",
+        "m(2,*) k(*): m0 k0 m1; base 3; table 4,2,0,1,3",
+        "m(4,*) k(4,2,*): k0 m0 k1 m1 k2; table 3,1,2,0",
+    ],
+)
+def test_layouts_whose_offsets_are_no_sums(text, tmp_path, request):
+    form = Layout("odd", text)
+    LAYOUTS.register(form)
+    request.addfinalizer(lambda: LAYOUTS.forget(form.name))
+    spec, rows, columns = fp4ref.MXFP8_E4M3, 70, 420
+    size, own = (rows, -(-columns // 32)), ctypes.c_longlong(-1)
+    q = fp4ref.quantize(inputs((rows, columns), np.float32), spec, scale_layout="odd", backend="numpy")
+    linear = fp4ref.to_layout(q, "linear", backend="numpy")
+    decided = form.compared(*size).reshape(-1)
+
+    def check(scales: np.ndarray) -> None:
+        assert np.where(decided, scales[: decided.size], 0).tobytes() == q.row.scales.tobytes()
+        assert (scales[decided.size :] == 0xA5).all()
+
+    text = plan.prelude(spec, "float32", "odd", HAS_ROW=True, HAS_COLUMN=False)
+    down, across = plan.tiles(spec, rows, columns, ("row",), "odd", "float32")
+    data, scales = np.zeros(q.row.data.size, np.uint8), np.full(decided.size + 64, 0xA5, np.uint8)
+    sizes = [ctypes.c_longlong(n) for n in (rows, columns, -1, across)]
+    x = inputs((rows, columns), np.float32)
+    built(tmp_path, "quantize", text).start(down * across, *pointers(x), *sizes, *pointers(data, scales, data, scales))
+    assert data.tobytes() == q.row.data.tobytes()
+    check(scales)
+    decoder = built(tmp_path, "dequantize", plan.prelude(spec, "float32", "odd", "float32", INVERSE=False))
+    out, sizes = np.zeros((rows, columns), np.float32), [ctypes.c_longlong(n) for n in (rows, columns)]
+    blocks = -(-rows * -(-columns // 4) // 256)
+    decoder.start(blocks, *pointers(q.row.data, q.row.scales), *sizes, own, *pointers(out))
+    assert out.tobytes() == fp4ref.dequantize(q, backend="numpy").tobytes()
+    for source, target in ((form, LAYOUTS["linear"]), (LAYOUTS["linear"], form)):
+        folder = tmp_path / target.name
+        folder.mkdir()
+        text = f"{plan.prelude(spec, scale_layout=target.name, QUARTERS=False)}\n{lower_layout(source, 'Source')}"
+        high, wide = target.padded(*size)
+        units = high * -(-wide // 4)
+        given = q.row.scales if source is form else linear.row.scales
+        got = np.full(math.prod(target.padded_shape(*size)) + 64, 0xA5, np.uint8)
+        counts = [ctypes.c_longlong(n) for n in (units, *size)]
+        built(folder, "layout", text).start(-(-units // 256), *pointers(given, got), *counts)
+        if target is form:
+            check(got)
+        else:
+            assert got[: linear.row.scales.size].tobytes() == linear.row.scales.tobytes()
 
 
 @pytest.mark.rule("DEQ-1", "DEQ-2", "DEQ-3", "LAY-6")

@@ -183,11 +183,11 @@ def test_a_profile_registered_later_is_recognised(monkeypatch):
     "names",
     [
         ("amax-signed", "encode-g-over-s"),
-        ("scale-division", "element-down"),
         ("global-1536", "scale-codec-truncate"),
-        ("amax-last-row", "scale-product-first", "element-truncate"),
         ("block-2-across", "sign-negative"),
-        ("scale-double-fp16", "nan-0"),
+        pytest.param(("scale-division", "element-down"), marks=pytest.mark.heavy),
+        pytest.param(("amax-last-row", "scale-product-first", "element-truncate"), marks=pytest.mark.heavy),
+        pytest.param(("scale-double-fp16", "nan-0"), marks=pytest.mark.heavy),
     ],
 )
 def test_mistakes_in_several_stages_are_all_named(names):

@@ -37,8 +37,9 @@ SHAPES = {  # name: expression, and a sentence that it finds
         r"\b(?:bytes|buffers|scales|codes|tensors|rows|data|weights|files) (?:lies?|lay)(?=[.,;:]|\Z)",
         "Return where the buffers lie.",
     ),
-    "what came of": (r"\bwhat came of\b", "Return what came of a call."),
-    "what a thing says": (r"\bwhat (?:the|an?) \w+ says\b", "Return what the codec says."),
+    "what came of": (r"\bwhat came of\b", "Show what came of a call."),
+    "what a thing says": (r"\bwhat (?:the|an?) \w+ says\b", "Say what the codec says."),
+    "a Return of what": (r"\AReturn what\b", "Return what a product reads of it."),
     "a Return of a clause": (
         r"\AReturn (?:an?|the|each|every) \w+ (?:takes|is|has|are|gets|needs|holds|gives)\b",
         "Return a lane takes two columns.",

@@ -41,8 +41,14 @@ def tried(spec, multiple, direction="row", dtypes=("bfloat16",)):
 
 @pytest.mark.slow
 @pytest.mark.rule("CNF-19")
-@pytest.mark.parametrize("direction", ["row", "column"])
-@pytest.mark.parametrize("spec", [*STANDARD, STOCHASTIC], ids=lambda spec: spec.name)
+@pytest.mark.parametrize(  # by default, each specification in one direction
+    "spec, direction",
+    [
+        pytest.param(spec, name, marks=pytest.mark.heavy if (i + j) % 2 else (), id=f"{spec.name}-{name}")
+        for i, spec in enumerate([*STANDARD, STOCHASTIC])
+        for j, name in enumerate(("row", "column"))
+    ],
+)
 def test_every_family_applies_at_every_multiple(spec, direction):
     every, _ = tried(spec, (1, 1), direction)
     for multiple in MULTIPLES[1::3] if spec in STANDARD[1:] else (*MULTIPLES, (48, 80)):

@@ -52,7 +52,7 @@ def test_plain_nvfp4_differs():
 @pytest.mark.rule("FOS-1", "FOS-2", "FOS-3", "FOS-4", "FOS-5", "FOS-6", "NUM-1")
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("scale_max", [448, 256])
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     x=matrices(shape=shapes(2, 33), finite=False),
     metric=st.sampled_from(["mae", "mse", "max"]),
@@ -66,7 +66,7 @@ def test_every_combination_is_the_oracles(difference, scale_max, x, metric, tota
 
 @pytest.mark.rule("FOS-8")
 @pytest.mark.parametrize("total", TOTALS, ids=lambda f: f.__name__)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(x=matrices((16, 16), shape=shapes(17, 17)), direction=st.sampled_from(["row", "column"]))
 def test_2d_is_the_oracles(total, x, direction):
     spec = searching(fp4ref.NVFP4_2D.replace(arithmetic=fp4ref.NVFP4_4OVER6.arithmetic), total=total)

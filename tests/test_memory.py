@@ -33,8 +33,8 @@ def beyond(call: Callable[[], Any]) -> int:
     "name, shape",
     [
         ("mxfp8-e4m3", (1024, 2048)),
-        ("nvfp4-2d", (1, ELEMENTS)),
-        ("mxfp8-e4m3", (ELEMENTS, 1)),
+        pytest.param("nvfp4-2d", (1, ELEMENTS), marks=pytest.mark.heavy),
+        pytest.param("mxfp8-e4m3", (ELEMENTS, 1), marks=pytest.mark.heavy),
         ("nvfp4-2d", (8, 64, 4096)),
     ],
 )

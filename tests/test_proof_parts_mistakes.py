@@ -356,3 +356,13 @@ def test_a_subject_without_a_certificate_needs_a_reason(monkeypatch):
     unneeded = first._replace(rules=("BLK-2",))
     monkeypatch.setattr(concerned, "REASONS", (*concerned.REASONS, first, unneeded))
     assert concerned.gaps(index) == [f"rule BLK-2: the reason for no certificate for {first.subject} is not needed"]
+
+
+def test_all_that_the_package_imports_to_compute_bytes_is_the_golden_model():
+    """No folder of it is listed anywhere: a new one counts as soon as it is imported."""
+    files = concerned.places()[concerned.ClaimSubject.GOLDEN]
+    for path in ("formats/codec", "layout/strides", "arithmetic_engines", "model/gemm", "hadamard", "spec"):
+        assert f"fp4ref/{path}.py" in files
+    assert not [
+        path for path in files if path.startswith(("fp4ref/conformance", "fp4ref/te", "fp4ref/cli", "fp4ref/api"))
+    ]

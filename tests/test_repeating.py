@@ -108,11 +108,11 @@ def kinds(record: dict) -> set[str]:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("cached_by_shape", FindingKind.DEPENDS),
-        ("scratch_is_not_cleared", FindingKind.DEPENDS),
-        ("every_ninth_call", FindingKind.DEPENDS),
         ("static_buffers", FindingKind.OVERWRITTEN),
-        ("remembers_a_product", FindingKind.DEPENDS),
+        ("every_ninth_call", FindingKind.DEPENDS),
+        pytest.param("cached_by_shape", FindingKind.DEPENDS, marks=pytest.mark.heavy),
+        pytest.param("scratch_is_not_cleared", FindingKind.DEPENDS, marks=pytest.mark.heavy),
+        pytest.param("remembers_a_product", FindingKind.DEPENDS, marks=pytest.mark.heavy),
     ],
 )
 def test_kernels_with_a_past(tmp_path, name, kind):

@@ -44,6 +44,7 @@ BACKEND = Backend(
     operations=("quantize", "dequantize", "to_layout", "random_bits", "gemm_exact", "gemm_blockwise", "gemm_fast"),
     formats=None,  # each lowers to numbers
     layouts=None,  # each lowers to strides and radices
+    irregular=("LAY-19", "LAY-20", "LAY-21"),
     unsupported=unsupported,
     speed=10,
 )

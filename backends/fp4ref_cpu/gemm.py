@@ -118,7 +118,7 @@ def _run(function: str, a: Operand, b: Operand, epilogue: Epilogue, sums: NDArra
 
 @lru_cache(maxsize=4096)
 def _decoding(spec: Spec, global_scale: Granularity) -> Spec:
-    """Return what a product reads of a specification, so that many share one compiled library."""
+    """Return the specification with the fields that a product reads, so that many share one compiled library."""
     rounding = Rounding.UP if spec.scale.format is E8M0 else Rounding.EVEN
     return Spec(
         name="operand",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.layout import Digit, Layout
+from fp4ref.layout import Digit, Layout, Strides
 
 
 class Map(ctypes.Structure):
@@ -22,21 +22,44 @@ class Map(ctypes.Structure):
         ("first", c_longlong),
         ("step", c_longlong),  # bytes between groups of four columns side by side, or 0
         ("columns", c_void_p),  # int64 [columns]: where the columns of a row are, if step is 0
+        (
+            "turns",
+            c_void_p,
+        ),  # int64 [turned, 7]: axis, weight and radix of a digit and of the one that turns it; stride
+        ("turned", c_longlong),
+        ("table", c_void_p),  # int64 [run]: where the units of each run are moved, or null
+        ("run", c_longlong),
+        ("base", c_longlong),
     )
 
 
 @lru_cache(maxsize=128)
 def lowered(form: Layout, rows: int, columns: int) -> Map:
-    """Lower a layout to numbers for given (unpadded) sizes. Rules: LAY-13."""
+    """Lower a layout to numbers for given (unpadded) sizes. Rules: LAY-13, LAY-19, LAY-21."""
     strides = form.strides(rows, columns)
     down, across = (_merged(digits) for digits in strides.axes)
     digits = np.array([(d.radix, d.stride, _log2(d.radix)) for d in down], np.int64)
-    step = _step(across)
-    table = None if step else strides.spread(1, np.arange(columns))
-    pointer = None if table is None else table.ctypes.data
-    result = Map(digits.ctypes.data, len(down), strides.first, step, pointer)
-    result.kept = digits, table
+    step = _step(across) if strides.regular else 0
+    offsets = None if step else strides.spread(1, np.arange(columns))
+    turns = np.array([_turn(strides, *pair) for pair in strides.turned], np.int64)
+    table = np.array(strides.table, np.int64) if strides.table else None
+    result = Map(digits.ctypes.data, len(down), strides.first, step, _start(offsets))
+    result.turns, result.turned = _start(turns), len(turns)
+    result.table, result.run, result.base = _start(table), len(strides.table), strides.base
+    result.kept = digits, offsets, turns, table
     return result
+
+
+def _start(array: NDArray[np.int64] | None) -> int | None:
+    return None if array is None else array.ctypes.data
+
+
+def _turn(strides: Strides, mine: tuple[int, int], other: tuple[int, int]) -> list[int]:
+    """Return the numbers of a digit that another turns."""
+    (axis, digit), (by_axis, by_digit) = mine, other
+    turned, by = strides.axes[axis][digit], strides.axes[by_axis][by_digit]
+    places = strides.place(*mine), strides.place(*other)
+    return [axis, places[0], turned.radix, by_axis, places[1], by.radix, turned.stride]
 
 
 def write_padding(buffer: NDArray[Any], form: Layout, rows: int, columns: int) -> None:
@@ -45,9 +68,9 @@ def write_padding(buffer: NDArray[Any], form: Layout, rows: int, columns: int) -
     if not any(fills):
         return
     strides, flat = form.strides(rows, columns), buffer.reshape(-1)
-    down, across = (strides.spread(axis, np.arange(size)) for axis, size in enumerate(form.padded(rows, columns)))
+    down, across = (np.arange(size) for size in form.padded(rows, columns))
     for fill, part in ((fills[0], (down[rows:], across)), (fills[1], (down[:rows], across[columns:]))):
-        flat[np.add.outer(*part) + strides.first] = fill
+        flat[strides.offsets([part[0][:, None], part[1]])] = fill
 
 
 def _merged(digits: tuple[Digit, ...]) -> list[Digit]:

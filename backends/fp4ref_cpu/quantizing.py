@@ -7,6 +7,7 @@ not contiguous, and results for an `out` that is not contiguous.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from collections.abc import Callable
 from ctypes import c_longlong, c_void_p
 from functools import lru_cache
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import arrays, packing
-from fp4ref.layout import Layout
+from fp4ref.layout import LINEAR, Layout
 from fp4ref.quantized import DirectionChoice, DirectionData
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
@@ -89,6 +90,8 @@ def quantize(
     call: Call, x: Any, amax: NDArray[np.float32] | None, random_bits: Any, out: DirectionData | None
 ) -> DirectionData:
     """Quantize one direction; with `out`, into its buffers. Rules: BLK-8, BLK-9, GLB-1, LAY-5."""
+    if call.layout.form.repeated:
+        return _into_shared_places(call, x, amax, random_bits, out)
     array = arrays.to_numpy("quantize", x)
     if not array.flags.aligned:
         array = array.copy()
@@ -101,13 +104,24 @@ def quantize(
     scales = result_in(given and given.scales, ready.scales)
     bits = None if random_bits is None else np.ascontiguousarray(arrays.to_numpy("quantize", random_bits))
     _encode(call, ready, start, amax, bits, data, scales)
-    if given is None:
-        restore = arrays.restorer(x)
-        return DirectionData(restore(data), restore(scales), None if amax is None else restore(amax))
-    for buffer, value in zip(given, (data, scales, amax), strict=True):
+    return _given_back(DirectionData(data, scales, amax), x, out, given)
+
+
+def _into_shared_places(call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None) -> DirectionData:
+    """Quantize where several scales share a place, in which they must agree. Rules: LAY-20."""
+    found = quantize(dataclasses.replace(call, layout=LINEAR), x, amax, random_bits, None)
+    made = found.mapped(lambda part: arrays.to_numpy("quantize", part))
+    given = None if out is None else out.mapped(buffer_of)
+    return _given_back(made._replace(scales=call.layout.from_linear(made.scales)), x, out, given)
+
+
+def _given_back(made: DirectionData, x: Any, out: DirectionData | None, given: DirectionData | None) -> DirectionData:
+    """Return results as arrays of the input's library, or in `out`, the caller's buffers; `given` are its arrays."""
+    if out is None or given is None:
+        return made.mapped(arrays.restorer(x))
+    for buffer, value in zip(given, made, strict=True):
         if value is not None and value is not buffer:
             buffer[...] = value
-    assert out is not None
     return out
 
 
@@ -116,7 +130,7 @@ def bind_quantize(
 ) -> Callable[..., DirectionData] | None:
     """Return a function that quantizes other arrays of these ones' kinds; None if their jobs are not remembered."""
     array = arrays.to_numpy("quantize", x)
-    if not _has_strides(array) or amax is not None or random_bits is not None:
+    if not _has_strides(array) or amax is not None or random_bits is not None or call.layout.form.repeated:
         return None
     if out is not None and not all(map(_is_dense, out)):
         return None

@@ -17,6 +17,7 @@ from fp4ref import arrays
 from fp4ref.errors import ShapeError
 from fp4ref.formats import Codec
 from fp4ref.hadamard import POINTS
+from fp4ref.layout import LINEAR
 from fp4ref.quantized import DirectionData
 from fp4ref.registry import Call
 from fp4ref.spec import Amax, Block, FourOverSix, Spec
@@ -123,6 +124,9 @@ def _mover(call: Call) -> Callable[[int | None], NDArray[np.uint8]]:
     """Return the function from the address of scale bytes to the same bytes in the other layout."""
     target, (rows, columns) = call.target, call.encoded
     assert target is not None
+    if target.form.repeated:  # scales that share a place must agree
+        read = _mover(dataclasses.replace(call, target=LINEAR))
+        return lambda start: target.from_linear(read(start))
     padded = target.padded_shape(rows, columns)
     maps = lowered(call.layout, rows, columns), lowered(target, rows, columns)
 

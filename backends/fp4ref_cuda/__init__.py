@@ -71,6 +71,7 @@ BACKEND = Backend(
     ),
     formats=None,  # each lowers to numbers
     layouts=None,  # each lowers to a struct
+    irregular=("LAY-19", "LAY-21"),  # whether scales that share a place agree would have to be read back
     unsupported=unsupported,
     devices=("cuda",),
     speed=20,

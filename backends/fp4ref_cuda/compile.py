@@ -31,7 +31,7 @@ MOST = 32  # processes that compile; each takes some hundred megabytes
 
 
 def options(target: str) -> tuple[str, ...]:
-    """Return what the compiler must promise: no contraction, IEEE division, no flush to zero. Rules: NUM-1."""
+    """Return the compiler's options: no contraction, IEEE division, no flush to zero. Rules: NUM-1."""
     return (f"--gpu-architecture={target}", "--std=c++17", "--fmad=false", "--device-as-default-execution-space")
 
 

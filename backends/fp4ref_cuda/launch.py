@@ -293,5 +293,5 @@ def require(answer: tuple[Any, ...]) -> Any:
 
 
 def _failed(kernel: str, error: Exception) -> BackendError:
-    """Return what the driver's library raised as an error with the kernel's name."""
+    """Return the driver's error as a BackendError with the kernel's name."""
     return BackendError(f"cuda: kernel {kernel}", str(error).splitlines()[0], rule="CNF-5")

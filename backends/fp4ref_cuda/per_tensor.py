@@ -97,7 +97,7 @@ def _codes(call: Call, x: Any, scale: Any) -> Any:
 
 
 def tensor_values(call: Call, codes: Any) -> Any:
-    """Return what codes mean, without a scale, in the call's output type, of 16 bits: [rows, columns].
+    """Return the values of codes without a scale, in the call's output type, of 16 bits: [rows, columns].
 
     Errors: DTypeError, ShapeError.
 

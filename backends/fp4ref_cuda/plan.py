@@ -40,7 +40,7 @@ _last = threading.local()
 
 
 def last_plan() -> Plan | None:
-    """Return what this thread's latest call ran."""
+    """Return the plan of this thread's latest call, None before the first."""
     return getattr(_last, "plan", None)
 
 
@@ -69,7 +69,7 @@ def _prelude(spec: Spec, dtype: str, form: Layout, out: str, constants: tuple[tu
 
 
 def layout_number(scale_layout: str) -> int:
-    """Return what a kernel that is compiled for all layouts is told; -1 is the one that is compiled in."""
+    """Return a layout's number for a kernel that is compiled for all of the header's; -1: the layout is compiled in."""
     return number(layout(scale_layout))
 
 

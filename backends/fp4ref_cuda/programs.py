@@ -235,7 +235,7 @@ def seen_in(inputs: Sequence[Any], ordinal: int, *, strided: bool = False) -> tu
 
 
 def _places(starts: Sequence[int]) -> tuple[int, ...]:
-    """Return what a path can depend on of addresses: remainders, and which inputs start at the same byte."""
+    """Return facts of addresses that a path depends on: remainders, and which inputs start at the same byte."""
     remainders = [start % ALIGNMENT for start in starts]
     given = [start for start in starts if start]
     if len({*given}) < len(given):

@@ -30,7 +30,7 @@ _met: dict[int, bool] = {}  # by the hash of a kind, which can be long: True if 
 def together(
     call: Call, kind: Hashable, inputs: Sequence[Any], act: Callable[[], tuple[Sequence[Any], Any]]
 ) -> tuple[Sequence[Any], Any]:
-    """Return what `act` returns, tensors and a note; from the third call of a kind on, by one program, with that note.
+    """Call `act` and return its tensors and note; from the third call of a kind on, one program makes the tensors.
 
     call: is remembered, so that all of a kind share it. kind: all that decides what `act` does on the device besides
     the tensors' types, shapes, strides and addresses. inputs: every tensor that it reads; None for those not given.
@@ -59,7 +59,7 @@ def together(
 
 
 def _room(kept: dict[Any, Any]) -> dict[Any, Any]:
-    """Return what is kept, emptied where it is full."""
+    """Return a table, emptied if it is full."""
     if len(kept) >= KEPT:
         kept.clear()
     return kept

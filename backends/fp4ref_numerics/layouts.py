@@ -28,8 +28,7 @@ def lower_layout(form: Layout, name: str = "Layout") -> str:
     if form.map in IN_HEADER:
         return f"using {name} = fp4ref::layout::{IN_HEADER[form.map]};"
     down, across = form.axes
-    first = form.form.order[0]
-    quads = isinstance(first, Term) and first == Term(1, 0) and (across.radices[0] or 1) % 4 == 0 and not form.has_gaps
+    quads = _has_quads(form)
     return f"""struct {name} {{
     using offset_t = fp4ref::layout::offset_t;
     static constexpr unsigned row_multiple = {down.multiple}, column_multiple = {across.multiple};
@@ -48,6 +47,13 @@ def lower_layout(form: Layout, name: str = "Layout") -> str:
 }};"""
 
 
+def _has_quads(form: Layout) -> bool:
+    """Return True if four columns from a multiple of 4 are stored side by side, at a multiple of 4."""
+    order, radix = form.form.order, form.axes[1].radices[0] or 1
+    turns = any(isinstance(item, Term) and item.by == (1, 0) for item in order)
+    return order[0] == Term(1, 0) and radix % 4 == 0 and not (form.has_gaps or turns or form.form.table)
+
+
 def _lines(form: Layout) -> str:
     lines = []
     for item in form.form.order:
@@ -56,8 +62,13 @@ def _lines(form: Layout) -> str:
             lines.append(f"stride = (stride + {count} - 1) / ({count}) * ({count});")
             continue
         axis = form.axes[item.axis]
-        lines.append(f"at += ({_digit(axis, item)}{f' ^ {item.flip}' if item.flip else ''}) * stride;")
+        other = _digit(form.axes[item.by[0]], Term(*item.by)) if item.by else str(item.flip or "")
+        lines.append(f"at += ({_digit(axis, item)}{f' ^ ({other})' if other else ''}) * stride;")
         lines.append(f"stride *= {_radix(axis, item.axis, item.digit)};")
+    if table := form.form.table:
+        moves = " ".join(f"case {unit}: at += {place}; break;" for unit, place in enumerate(table))
+        lines.append(f"const offset_t unit = (at - {_product(form.form.base)}) % {len(table)};")
+        lines.append(f"at -= unit; switch (unit) {{ {moves} }}")  # an array would be put into a device's local memory
     return "\n        ".join(lines)
 
 

@@ -104,6 +104,7 @@ BACKEND = Backend(
     operations=("quantize", "dequantize", "to_layout", "random_bits", "gemm_exact", "gemm_blockwise", "gemm_fast"),
     formats=None,  # each is computed from its numbers
     layouts=None,  # each is computed from its digits
+    irregular=("LAY-19", "LAY-21"),
     unsupported=unsupported,
     devices=("cpu", "cuda"),
     speed=-1,  # on a CPU the golden model is faster, and needs no torch

@@ -1,12 +1,14 @@
 """Layouts of scale bytes: every digit is a dimension of a reshaped tensor, and the stored order is a permutation.
 
-Each step has its inverse: pad the axes, split them into digits, put the digits into stored order, flip those that are
-flipped, then join dimensions from the fastest one on, leaving the gaps of alignments between them.
+Each step has its inverse: pad the axes, split them into digits, turn those that others turn, put the digits into stored
+order, flip those that are flipped, then join dimensions from the fastest one on, leaving the gaps of alignments between
+them, and move the units of each run by a table.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,19 +21,20 @@ from fp4ref.layout import Layout, Term, layout
 class StoredDigit(NamedTuple):
     """A dimension of the stored tensor: a digit of some values, XORed with `flip`, or an alignment of what is inside.
 
-    dimension: that of the digit in the split tensor. align: units, 0 for a digit.
+    dimension: that of the digit in the split tensor. align: units, 0 for a digit. by: the dimension that turns it.
     """
 
     dimension: int
     values: int
     flip: int
     align: int
+    by: int | None = None
 
 
 def from_linear(scales: Tensor, name: str) -> Tensor:
     """Scale bytes [rows, columns] in the order of a layout, padded as it says.
 
-    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16, LAY-17.
+    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16, LAY-17, LAY-19, LAY-21.
     """
     form = layout(name)
     rows, columns = scales.shape
@@ -42,7 +45,9 @@ def from_linear(scales: Tensor, name: str) -> Tensor:
     padded = scales if wide == columns else pad(scales, (0, wide - columns), value=across)
     padded = padded if high == rows else pad(padded, (0, 0, 0, high - rows), value=down)
     shape, steps = _steps(form, high, wide)
-    digits = padded.reshape(shape).permute([step.dimension for step in reversed(steps) if not step.align])
+    digits = _turned(padded.reshape(shape), steps).permute(
+        [step.dimension for step in reversed(steps) if not step.align]
+    )
     inside = 1  # units of the dimensions that are joined so far
     joined = digits.reshape(*digits.shape, 1)
     for step in steps:
@@ -52,13 +57,20 @@ def from_linear(scales: Tensor, name: str) -> Tensor:
         else:
             joined = _flipped(joined, -2, step.flip).flatten(-2)
             inside *= step.values
-    if form.has_gaps:
-        joined = pad(joined, (form.form.base.of((high, wide)), 0))[: math.prod(form.padded_shape(rows, columns))]
-    return joined.reshape(form.padded_shape(rows, columns))
+    shape_of_buffer = form.padded_shape(rows, columns)
+    count, base = math.prod(shape_of_buffer), form.form.base.of((high, wide))
+    if count != joined.numel() or base:
+        joined = pad(joined, (0, max(count - base - joined.numel(), 0)))[: count - base]
+    if table := form.form.table:
+        joined = joined.reshape(-1, len(table))[:, _inverse(table)].flatten()
+    return pad(joined, (base, 0)).reshape(shape_of_buffer)
 
 
 def to_linear(buffer: Tensor, rows: int, columns: int, name: str) -> Tensor:
-    """Return the scale bytes [rows, columns] of a buffer, without padding. Rules: LAY-6, LAY-13, LAY-16, LAY-17."""
+    """Return the scale bytes [rows, columns] of a buffer, without padding.
+
+    Rules: LAY-6, LAY-13, LAY-16, LAY-17, LAY-19, LAY-21.
+    """
     form = layout(name)
     high, wide = _padded(form, rows, columns)
     if not high * wide:
@@ -68,9 +80,10 @@ def to_linear(buffer: Tensor, rows: int, columns: int, name: str) -> Tensor:
     for step in steps:  # units of the dimensions inside, before each step
         sizes.append(inside)
         inside = inside + -inside % step.align if step.align else inside * step.values
-    parts = buffer.reshape(-1)
-    if form.has_gaps:
-        parts = parts[form.form.base.of((high, wide)) :]
+    parts = buffer.reshape(-1)[form.form.base.of((high, wide)) :]
+    if table := form.form.table:
+        parts = parts.reshape(-1, len(table))[:, list(table)].flatten()
+    if parts.numel() != inside:
         parts = pad(parts, (0, max(inside - parts.numel(), 0)))[:inside]
     for step, size in zip(reversed(steps), reversed(sizes), strict=True):
         parts = (
@@ -78,9 +91,8 @@ def to_linear(buffer: Tensor, rows: int, columns: int, name: str) -> Tensor:
             if step.align
             else _flipped(parts.reshape(*parts.shape[:-1], step.values, size), -2, step.flip)
         )
-    order = [step.dimension for step in reversed(steps) if not step.align]
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return parts.squeeze(-1).permute(back).reshape(high, wide)[:rows, :columns]
+    back = _inverse([step.dimension for step in reversed(steps) if not step.align])
+    return _turned(parts.reshape(parts.shape[:-1]).permute(back), steps).reshape(high, wide)[:rows, :columns]
 
 
 def _padded(form: Layout, rows: int, columns: int) -> tuple[int, int]:
@@ -99,10 +111,30 @@ def _steps(form: Layout, high: int, wide: int) -> tuple[list[int], list[StoredDi
     for item in form.form.order:
         if isinstance(item, Term):
             dimension = ends[item.axis] - 1 - item.digit
-            steps.append(StoredDigit(dimension, radices[item.axis][item.digit], item.flip, 0))
+            by = ends[item.by[0]] - 1 - item.by[1] if item.by else None
+            steps.append(StoredDigit(dimension, radices[item.axis][item.digit], item.flip, 0, by))
         else:
             steps.append(StoredDigit(0, 0, 0, item.of((high, wide))))
     return [*reversed(radices[0]), *reversed(radices[1])], steps
+
+
+def _turned(digits: Tensor, steps: list[StoredDigit]) -> Tensor:
+    """Return the split tensor with every digit that another turns at its value XOR the other's; twice is nothing."""
+
+    def values(dimension: int) -> Tensor:
+        count = digits.shape[dimension]
+        return torch.arange(count, device=digits.device).reshape(count, *[1] * (digits.dim() - 1 - dimension))
+
+    for step in steps:
+        if step.by is not None:
+            index = values(step.dimension) ^ values(step.by)
+            index = index.reshape(*[1] * (digits.dim() - index.dim()), *index.shape)
+            digits = digits.take_along_dim(index, step.dimension)
+    return digits
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)
 
 
 def _flipped(digits: Tensor, dimension: int, flip: int) -> Tensor:

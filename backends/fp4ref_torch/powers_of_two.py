@@ -173,7 +173,7 @@ def scaled_kernel_mxfp8(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
 
 
 def normal_or_infinite(s: Tensor) -> Tensor:
-    """Return what a scale divides by: 2^-126 if its byte is 0, Inf if it is FF."""
+    """Return the divisor of a scale, float32: 2^-126 if its byte is 0, Inf if it is FF."""
     return torch.where(is_smallest(s), SMALLEST_NORMAL, torch.where(is_nan(s), INF, s))
 
 

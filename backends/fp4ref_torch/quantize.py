@@ -98,7 +98,7 @@ def _piece(
 
 
 def _inputs(matrix: Tensor, spec: Spec, direction: str) -> Tensor:
-    """Return what the quantizer sees: float32, transformed, subnormals flushed. Rules: HAD-4, NUM-3, NUM-5."""
+    """Return the input as float32, transformed, with subnormals flushed if asked. Rules: HAD-4, NUM-3, NUM-5."""
     values = exact.widened(matrix)
     if spec.hadamard and direction == "column":
         values = hadamard.transform(values, spec.hadamard.signs)
@@ -127,7 +127,7 @@ def pieces(of: Tensor, columns: int, multiple: int) -> list[slice]:
 
 
 def part_of(values: Tensor | None, rows: slice) -> Tensor | None:
-    """Return what belongs to a range of rows; one value belongs to all."""
+    """Return the values of a range of rows; a single value belongs to all rows."""
     return values if values is None or values.shape == (1,) else values[rows]
 
 

@@ -158,7 +158,7 @@ def modules(result: Result, theme: str) -> str:
 
 
 def dated(result: Result) -> str:
-    """Return what the run was on, as far as its file says so."""
+    """Return the facts of a run that its file states, such as device and commit, as one sentence."""
     facts = [f"{key} {value}" for key, value in result.facts.items() if not key.startswith("copy")]
     return f"{', '.join(facts)}." if facts else ""
 

@@ -26,7 +26,7 @@ COMMAND = "fp4ref verify --kernel ties_up.py:quantize --spec nvfp4 --limit 4"
 
 
 def output() -> str:
-    """Return what the command prints on a terminal of this width, in colours."""
+    """Run the command on a terminal of this width and return its output, with colours."""
     ran = subprocess.run(
         [sys.executable, "-m", *shlex.split(COMMAND)],
         cwd=HERE.parent / "examples",

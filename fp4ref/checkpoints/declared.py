@@ -75,7 +75,7 @@ class QuantizationConfig:
         return self.algorithm
 
     def strategy_of(self, module: str) -> str:
-        """Return what shares a scale in a module by the last group that takes it, such as "channel"; "" if unknown."""
+        """Return the strategy of the last group that takes a module, such as "channel"; "" if there is none."""
         taken = [group.weights.get("strategy") for group in self.groups if group.takes(module)]
         return str(taken[-1] or "") if taken else ""
 
@@ -97,7 +97,7 @@ def _target_matches(target: str, module: str) -> bool:
 
 
 def declared(checkpoint: Checkpoint) -> QuantizationConfig:
-    """Return what the files of configuration declare. Rules: CKP-12."""
+    """Read the quantization that config.json and hf_quant_config.json declare. Rules: CKP-12."""
     known = _families()
     config = checkpoint.config or {}
     inner = [config, *(config[key] for key in INNER if isinstance(config.get(key), dict))]

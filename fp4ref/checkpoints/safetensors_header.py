@@ -70,7 +70,7 @@ def _header(shard: Shard) -> tuple[int, dict[str, Any]] | None:
 
 
 def _span(entry: Any) -> tuple[str, tuple[int, int]]:
-    """Return what is wrong with one entry, and its first and last offset."""
+    """Return the first fault of a header's entry, empty if it has none, and its first and last offset in bytes."""
     if not (isinstance(entry, dict) and set(entry) == FIELDS):
         return f"fields other than {', '.join(sorted(FIELDS))}", (0, 0)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

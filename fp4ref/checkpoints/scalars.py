@@ -55,7 +55,7 @@ class NumberFacts(NamedTuple):
 
 
 def number_facts(tensor: StoredTensor | None) -> NumberFacts:
-    """Return what is known of a tensor of floating-point type, of any size, read in chunks; of any other, nothing."""
+    """Return extremes and counts of special values of a floating-point tensor, read in chunks; else zeros."""
     if tensor is None or tensor.dtype not in FLOATING:
         return NumberFacts(0, 0.0, 0.0, False, False, {})
     kind = DTYPES[tensor.dtype].array

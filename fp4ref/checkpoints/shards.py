@@ -151,7 +151,7 @@ def opened(path: Path, name: str) -> Shard:
 
 
 def stamp(path: Path) -> tuple[int, ...]:
-    """Return what tells whether a file was changed or replaced: its place, size and time; nothing if it is gone."""
+    """Return device, inode, size and time in ns, of which one differs if a file was replaced; empty if it is gone."""
     try:
         found = path.stat()
     except OSError:

@@ -117,7 +117,7 @@ class Commands(click.Group):
 
 
 def _unnamed(error: OSError) -> str:
-    """Return what is wrong, with the name of standard output if that cannot be written."""
+    """Return an error's text; if standard output cannot be written, its name and the reason."""
     try:
         sys.stdout.write("\n")
         sys.stdout.flush()

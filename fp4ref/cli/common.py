@@ -69,7 +69,7 @@ def import_named(ctx: click.Context, place: str) -> None:
 
 
 def with_names_of(target: str, make: Callable[[], Made]) -> Made:
-    """Return what `make` returns; if it meets an unknown name, import the file of a target first.
+    """Call `make`; if it meets an unknown name, import the module of a target, then call it again.
 
     target: MODULE:FUNCTION or FILE.py:FUNCTION.
 

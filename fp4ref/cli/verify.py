@@ -232,7 +232,7 @@ def verify(paths: tuple[Path, ...], **options: Any) -> None:
 
 
 def _reporting(paths: tuple[Path, ...], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what several options decide of `Reporting`; refuse what may not be written. Rules: FIL-6."""
+    """Return fields of `Reporting` from several options; refuse targets that may not be written. Rules: FIL-6."""
     targets = [Path(options[name].rpartition(":")[0]) for name in ("kernel", "library") if options[name]]
     others = [Path(options[name]) for name in ("inputs", "weights", "signature") if options[name]]
     read = tuple(sources([*paths, *others, *targets], options["spec"] or options["profile"]))

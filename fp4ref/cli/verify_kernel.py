@@ -88,7 +88,7 @@ def check_kernel(choice: KernelChoice, options: RunOptions) -> int:
 
 
 def _with_names_of_the_kernel(choice: KernelChoice, make: Callable[[], Made]) -> Made:
-    """Return what `make` returns; a kernel's own file may register the names. Rules: SPC-4, CNF-8."""
+    """Call `make`, after importing the kernel's own file if a name is unknown. Rules: SPC-4, CNF-8."""
     return make() if choice.signature is not None else with_names_of(choice.target, make)
 
 

@@ -47,7 +47,7 @@ class Statement:
     def wanted(
         cls, path: Path | None, version: str, known: Path | None, pages: Pages, *, one_case: bool
     ) -> Statement | None:
-        """Return what the options ask for, None if nothing; refuse one case, and a place that cannot be written.
+        """Return the statement that options ask for, or None; refuse single cases and a path that cannot be written.
 
         Rules: FIL-6.
         """

@@ -76,14 +76,20 @@ class Form:
     table: tuple[int, ...] = ()
 
     @property
-    def irregular(self) -> str:
-        """The part for which an offset is not a sum over the axes, in words; empty if there is none."""
+    def irregularities(self) -> dict[str, str]:
+        """The rules by which an offset is not a sum over the axes, each with the part of the text in words."""
         turned = [item for item in self.order if isinstance(item, Term) and item.by]
-        if turned:
-            return f"digit {self._item(turned[0])}"
+        found = {"LAY-19": f"digit {self._item(turned[0])}"} if turned else {}
         if self.repeated:
-            return f"digit {self._digit(*self.repeated[0])}, which is repeated"
-        return f"a table of {len(self.table)} units" if self.table else ""
+            found["LAY-20"] = f"digit {self._digit(*self.repeated[0])}, which is repeated"
+        if self.table:
+            found["LAY-21"] = f"a table of {len(self.table)} units"
+        return found
+
+    @property
+    def irregular(self) -> str:
+        """The first part for which an offset is not a sum over the axes, in words; empty if there is none."""
+        return next(iter(self.irregularities.values()), "")
 
     def __str__(self) -> str:
         axes = " ".join(

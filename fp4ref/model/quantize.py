@@ -91,7 +91,7 @@ def largest(values: Floats, axes: tuple[int, ...], propagate_nan: bool) -> Float
 
 
 def constants(spec: Spec, dtype: np.dtype[Any]) -> Constants:
-    """Return what the arithmetic may know."""
+    """Return the constants of an arithmetic: formats, largest values in float32, and rounding to the input's type."""
     narrow: Callable[[Floats], Floats] = lambda v: v if dtype == F else v.astype(dtype).astype(F)  # noqa: E731
     element_max = spec.element_max or spec.element.format.max
     smallest = F(ml_dtypes.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]

@@ -86,7 +86,7 @@ def probes(inverse: bool) -> tuple[Floats, Floats]:
 
 
 def wanted(inverse: bool) -> Floats:
-    """Return what the probes give: leaves outside the subtrees of strides 1, 2, 4 and 8, a quarter each.
+    """Return the sums of the probes, float32: a quarter for each leaf outside the subtrees of strides 1, 2, 4 and 8.
 
     Rules: HAD-2, HAD-6.
     """

@@ -7,13 +7,11 @@ from typing import NamedTuple
 
 from fp4ref.proof.catalogue import claims, claims_of
 from fp4ref.proof.claims import ClaimSubject
+from fp4ref.proof.python_sources import imported
 from fp4ref.rules import Index
 
-FOLDERS = {  # of the code of a subject, below the folder of the packages
-    ClaimSubject.GOLDEN: (
-        *("fp4ref/model/", "fp4ref/formats/", "fp4ref/layout/", "fp4ref/arithmetic", "fp4ref/four_over_six.py"),
-        *("fp4ref/hadamard.py", "fp4ref/philox.py", "fp4ref/packing.py", "fp4ref/reciprocal.py"),
-    ),
+GOLDEN = ("fp4ref", "fp4ref.model.backend")  # with what they import
+FOLDERS = {  # of the code of a backend, below the folder of the packages
     ClaimSubject.HEADER: ("fp4ref_numerics/",),
     ClaimSubject.CPU: ("fp4ref_cpu/",),
     ClaimSubject.TORCH: ("fp4ref_torch/",),
@@ -51,17 +49,25 @@ REASONS = (
 )
 
 
+def places() -> dict[ClaimSubject, tuple[str, ...]]:
+    """Return files and folders of each subject's code; the golden model computes bytes without a backend."""
+    paths = [module.replace(".", "/") for module in imported(GOLDEN)]
+    files = (f"{path}{end}" for path in paths for end in (".py", "/__init__.py"))
+    return {ClaimSubject.GOLDEN: tuple(files), **FOLDERS}
+
+
 def lacking(index: Index) -> Iterator[tuple[str, ClaimSubject]]:
     """Yield rules with a certificate, and subjects that such a rule concerns without one."""
+    parts = places()
     cited = {
         (found.rule, subject)
         for found in (*index.functions, *index.backends)
-        for subject, folders in FOLDERS.items()
-        if any(folder in found.place for folder in folders)
+        for subject, starts in parts.items()
+        if any(start in found.place for start in starts)
     }
     for rule in sorted({rule for claim in claims().values() for rule in claim.rules}):
         having = {claim.subject for claim in claims_of(rule)}
-        yield from ((rule, subject) for subject in FOLDERS if (rule, subject) in cited and subject not in having)
+        yield from ((rule, subject) for subject in parts if (rule, subject) in cited and subject not in having)
 
 
 def reasons() -> dict[tuple[str, ClaimSubject], str]:

@@ -128,7 +128,7 @@ def _dimensions(m: int, k: int) -> Iterator[tuple[int, ...]]:
 
 
 def _differs(x: Floats, spec: CutSpec, wanted: dict[Any, Encoded], subject: ClaimSubject) -> str:
-    """Return what differs from the wanted bytes and values, in words; empty if nothing does."""
+    """Return the first byte or value that is not the wanted one, in words; empty if all are."""
     backend, amax = BACKENDS[subject], UNIT if spec.arithmetic == "nvfp4" else None
     array = whole._array(x, subject)
     q = api.quantize(array, spec.name, spec.directions, amax=amax, backend=backend)

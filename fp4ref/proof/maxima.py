@@ -92,7 +92,7 @@ def given(tell: Tell) -> Replayed:
 
 
 def _told(amax: Any, spec: str, want: float | None) -> str:
-    """Return what is wrong with a given maximum; None stands for a refusal."""
+    """Return how a caller's maximum is taken, if not as `want` or, for None, refused; else empty."""
     try:
         q = api.quantize(np.zeros((0, 16), F), spec, amax=amax, backend="numpy")
     except Fp4Error:

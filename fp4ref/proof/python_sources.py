@@ -154,7 +154,7 @@ def _changed(node: ast.stmt) -> Iterator[str]:
 
 @cache
 def _imports(module: str) -> dict[str, Part]:
-    """Return what is imported, by the names used here; a module has no name of its own."""
+    """Return each imported name with its module and its name there, which is empty for a module."""
     found = {}
     for node in ast.walk(_tree(module)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in PACKAGES:
@@ -168,6 +168,22 @@ def _imports(module: str) -> dict[str, Part]:
                 if alias.name.partition(".")[0] in PACKAGES:
                     found[alias.asname or alias.name] = (alias.name, "")
     return found
+
+
+@cache
+def imported(modules: tuple[str, ...]) -> frozenset[str]:
+    """Return the modules of fp4ref that some modules import, and those that these import: those that compute bytes."""
+    found: set[str] = set()
+    pending = [*modules]
+    while pending:
+        module = pending.pop()
+        if module not in found:
+            found.add(module)
+            parts = {part for source, name in _imports(module).values() for part in (source, f"{source}.{name}")}
+            pending += [
+                part for part in parts if part not in HARNESS and part.startswith("fp4ref.") and _is_module(part)
+            ]
+    return frozenset(found)
 
 
 @cache

@@ -128,7 +128,7 @@ def amaxes(tell: Tell) -> Replayed:
 
 
 def _per_tensor(kind: str, inputs: list[NDArray[Any]], tensors: list[Any]) -> str:
-    """Return what differs from per-tensor FP8 by the largest amax. Rules: TEL-10, TEL-21."""
+    """Return the first member whose scale or codes are not the largest amax's; or empty. Rules: TEL-10, TEL-21."""
     largest = F(max(np.abs(x.astype(F)).max(initial=0) for x in inputs))
     scale = F(448) / largest if largest else F(1)
     for place, (x, tensor) in enumerate(zip(inputs, tensors, strict=True)):
@@ -141,7 +141,7 @@ def _per_tensor(kind: str, inputs: list[NDArray[Any]], tensors: list[Any]) -> st
 
 
 def _per_block(kind: str, inputs: list[NDArray[Any]], tensors: list[Any]) -> str:
-    """Return what differs from the golden model under the largest amax of each direction. Rules: TEL-10."""
+    """Return the first member with other bytes than the golden model's under the largest amax. Rules: TEL-10."""
     for direction in DIRECTIONS:
         alone = [api.quantize(x, kind, direction, backend="numpy").direction(direction)[0] for x in inputs if x.size]
         largest = max((part.amax[0] for part in alone), default=F(0))

@@ -237,6 +237,6 @@ def value_of(spec: str, reference: str, subject: ClaimSubject) -> str:
 
 
 def _run(subject: ClaimSubject) -> dict[str, Any]:
-    """Return what a replay needs."""
+    """Return the options of a claim: the library that a replay imports, and whether it takes minutes."""
     on_torch = subject in {ClaimSubject.TORCH, ClaimSubject.CUDA}
     return {"needs": "torch" if on_torch else "", "long": subject is ClaimSubject.CUDA}

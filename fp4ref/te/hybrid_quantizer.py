@@ -157,7 +157,7 @@ class HybridQuantizer(Quantizer):
         )
 
     def _source(self, tensor: Tensor, rows: Any) -> Tensor:
-        """Return what columns are quantized from."""
+        """Return the tensor itself, or the values of its quantized rows, as the quantizer's source of columns asks."""
         if self.columnwise_source == "original":
             return tensor
         made = self.rowwise_quantizer.quantize_impl(tensor) if rows is None else rows

@@ -251,7 +251,7 @@ def restore_from_saved(
 
 
 def restore_from_func_ctx(ctx: Any, return_saved_tensors: bool = False) -> list[Any] | tuple[list[Any], list[Any]]:
-    """Return what `prepare_for_saving` took apart for an autograd function, whose context then lets go of it.
+    """Return the tensors that `prepare_for_saving` took apart, made whole again; the context lets go of them.
 
     Errors: AttributeError for a context without `tensor_objects`.
     """

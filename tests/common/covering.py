@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -37,13 +37,28 @@ def names_by_parts(specs: Iterable[fp4ref.Spec]) -> list[Any]:
     ]
 
 
-def by_parts(first: Iterable[fp4ref.Spec], others: Iterable[fp4ref.Spec]) -> list[Any]:
+def choices_of_elements(spec: fp4ref.Spec) -> set[tuple[str, str]]:
+    """Return the parts of a specification's element codec but its codes of NaN, which are numbers."""
+    return {part for part in parts("element", spec.element) if part[0] != "element.nan"}
+
+
+def by_parts(
+    first: Iterable[fp4ref.Spec],
+    others: Iterable[fp4ref.Spec],
+    of: Callable[[fp4ref.Spec], set[tuple[str, str]]] = parts_of,
+) -> list[Any]:
     """Return specifications as values of a parameter; an other one is heavy if all of its parts are in earlier ones."""
     values: list[Any] = list(first)
-    seen: set[tuple[str, str]] = set().union(*map(parts_of, values))
+    seen: set[tuple[str, str]] = set().union(*map(of, values))
     for spec in others:
         if spec in values:
             continue
-        values.append(pytest.param(spec, marks=pytest.mark.heavy if parts_of(spec) <= seen else ()))
-        seen |= parts_of(spec)
+        values.append(pytest.param(spec, marks=pytest.mark.heavy if of(spec) <= seen else ()))
+        seen |= of(spec)
     return values
+
+
+def few(values: Sequence[Any], count: int) -> list[Any]:
+    """Return values of parameters, of which all but the first are heavy: they are of kinds that the first ones show."""
+    each = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*value, marks=pytest.mark.heavy if i >= count else ()) for i, value in enumerate(each)]

@@ -86,13 +86,31 @@ struct Digit {
     size radix, stride, log2;
 };
 
-// A layout for given sizes: a row's digits, and where the columns of a row are stored. Rules: LAY-13.
+// A digit of a row (axis 0) or a column (axis 1).
+struct Place {
+    size axis, weight, radix;
+
+    size of(size row, size column) const { return (axis ? column : row) / weight % radix; }
+};
+
+// A digit that is stored XOR another one.
+struct Turn {
+    Place mine, by;
+    size stride;
+};
+
+// A layout for given sizes: a row's digits, and where the columns of a row are stored. Rules: LAY-13, LAY-19, LAY-21.
 struct Map {
     const Digit* digits;  // fastest first
     size count, first;
     size step;            // bytes between groups of four columns that are stored side by side, or 0
     const size* columns;  // where the columns of a row are stored, if step is 0
+    const Turn* turns;    // `turned` of them; with one, or a table, an offset is no sum over row and column
+    size turned;
+    const size* table;    // where the units of each run from `base` on are moved, or null
+    size run, base;
 
+    bool is_sum() const { return !turned && !table; }
     size row(size index) const
     {
         size offset = first;
@@ -103,22 +121,42 @@ struct Map {
         }
         return offset + index * digits[count - 1].stride;
     }
+    size turned_and_moved(size row, size column, size offset) const
+    {
+        for (const Turn* t = turns; t != turns + turned; ++t) {
+            const size value = t->mine.of(row, column);
+            offset += ((value ^ t->by.of(row, column)) - value) * t->stride;
+        }
+        if (!table) return offset;
+        const size unit = (offset - base) % run;
+        return offset - unit + table[unit];
+    }
 };
 
 // The scale bytes of a row.
 struct ScaleRow {
-    byte* first;
+    byte* first;  // of the row; where offsets are no sums, of all
     size step;
     const size* columns;
+    const Map* map;  // where offsets are no sums, else null
+    size row;
 
-    static ScaleRow of(byte* scales, const Map& map, size row) { return {scales + map.row(row), map.step, map.columns}; }
+    static ScaleRow of(byte* scales, const Map& map, size row)
+    {
+        if (map.is_sum()) return {scales + map.row(row), map.step, map.columns, nullptr, row};
+        return {scales, 0, map.columns, &map, row};
+    }
     byte* group(size column) const { return first + column / 4 * step; }  // column % 4 == 0
-    byte at(size column) const { return columns ? first[columns[column]] : group(column)[column % 4]; }
+    byte* place(size column) const                                         // if step is 0
+    {
+        return first + (map ? map->turned_and_moved(row, column, map->row(row) + columns[column]) : columns[column]);
+    }
+    byte at(size column) const { return columns ? *place(column) : group(column)[column % 4]; }
 
     __attribute__((always_inline)) void write(size column, const byte* from, size count) const
     {
         if (count == 1) {  // of a narrow matrix, where a call of memcpy would cost more than the rest
-            first[columns ? columns[column] : column / 4 * step + column % 4] = *from;
+            *(columns ? place(column) : group(column) + column % 4) = *from;
             return;
         }
         if (step == 4) {
@@ -127,6 +165,8 @@ struct ScaleRow {
         }
         size i = 0;
         if (columns) {
+            if (map)
+                for (; i < count; ++i) *place(column + i) = from[i];
             for (; i < count; ++i) first[columns[column + i]] = from[i];
             return;
         }
@@ -141,6 +181,8 @@ struct ScaleRow {
         }
         size i = 0;
         if (columns) {
+            if (map)
+                for (; i < count; ++i) to[i] = *place(column + i);
             for (; i < count; ++i) to[i] = first[columns[column + i]];
             return;
         }

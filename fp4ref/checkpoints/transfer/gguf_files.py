@@ -134,7 +134,7 @@ def vocabulary_keys(vocabulary: Vocabulary) -> dict[str, str | bytes]:
 
 
 def split_metadata(plan: ConversionPlan, number: int) -> dict[str, str | bytes]:
-    """Return what each of several files holds of the others; nothing of a single one. Rules: CNV-14."""
+    """Return the metadata of one of several GGUF files: its number, their count, all tensors. Rules: CNV-14."""
     if len(plan.shards) == 1:
         return {}
     tensors = sum(len(unit.tensors()) for shard in plan.shards for unit in shard.units)

@@ -112,7 +112,7 @@ class PlacedWeight:
         return ["codes", *scales, *(role for role in ("global_scale", "input_scale") if self.scale(role) is not None)]
 
     def kept(self) -> dict[str, Any]:
-        """Return what a file keeps of the weight beside its tensors, for the way back; nothing if they say all.
+        """Return metadata that the way back needs beside the tensors: origin, scales and shape, if any.
 
         Rules: CNV-3, CNV-5.
         """

@@ -88,7 +88,7 @@ def _described(group: TensorGroup) -> dict[str, Any]:
 
 
 def _origin(group: TensorGroup) -> dict[str, Any]:
-    """Return what the file keeps of the convention that a group was converted from; nothing if it does not fit."""
+    """Return the metadata of the convention that a group was converted from; empty if none can be read."""
     try:
         kept = json.loads(group.parts["codes"].shard.metadata.get(ORIGIN, "{}"))[group.module]
     except (KeyError, TypeError, ValueError, RecursionError):

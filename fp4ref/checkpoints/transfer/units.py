@@ -26,7 +26,7 @@ class Unit(Protocol):
         """Emit the bytes of all tensors; return what is lost, in numbers."""
 
     def remarks(self) -> list[str]:
-        """Return what is known after writing, and is no loss."""
+        """Return remarks on a weight that was written, a line each, that are no loss."""
 
 
 @dataclass(frozen=True)

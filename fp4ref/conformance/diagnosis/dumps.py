@@ -117,7 +117,7 @@ def _found(form: Form, kept: Sequence[Kept], seconds: float) -> Diagnosis:
 
 
 def _counted(found: Diagnosis, first: set[int]) -> Diagnosis:
-    """Return what was found with the row from which the rows in its words are counted. Rules: CNF-44."""
+    """Return a diagnosis whose words say from which row of the tensor they count. Rules: CNF-44."""
     if first == {0}:
         return found
     words = f" (counted from row {first.pop()})" if len(first) == 1 else " (counted from the first row of each part)"
@@ -135,7 +135,7 @@ def _counted(found: Diagnosis, first: set[int]) -> Diagnosis:
 
 
 def _joined(groups: Sequence[DiagnosedTensors]) -> Diagnosis:
-    """Return what was found about all groups; those with the same explanation are one."""
+    """Join the diagnoses of groups of tensors; groups with the same explanation become one."""
     same: dict[Any, list[DiagnosedTensors]] = {}
     for group in groups:
         told = verdict(group.found) if group.found.explained else group.tensors

@@ -55,7 +55,7 @@ class WithBuffers(Protocol):
 
 
 def padding_text(items: Sequence[WithBuffers]) -> str:
-    """Return what stands in the padding of all cases, if one thing does; empty otherwise."""
+    """Return words for the bytes in the padding of all cases, if one kind of content explains them; else empty."""
     grids = []
     for item in items:
         shape = item.declared.padded(item.rows, item.blocks)
@@ -88,6 +88,6 @@ SPARE = (
 
 
 def spare_text(items: Sequence[WithBuffers]) -> str:
-    """Return what the spare nibbles of all odd rows of 4-bit codes hold, if it is one thing; empty otherwise."""
+    """Return words for the spare nibbles of odd rows of 4-bit codes, if one kind of content explains them."""
     rows = [item.data.reshape(item.rows, -1) for item in items]
     return next((f"they hold {said}" for said, of in SPARE if all((of(d) == d[:, -1] >> 4).all() for d in rows)), "")

@@ -42,7 +42,7 @@ FIELDS: tuple[tuple[str, Callable[[Any], str]], ...] = (
 
 
 def differences(spec: Spec, profile: Spec) -> str:
-    """Return what the profile does otherwise, the first differences in the order of the computation. Rules: CNF-28."""
+    """Return the first differences of a profile in words, in the order of the computation. Rules: CNF-28."""
     said = list(dict.fromkeys(_differences(spec, profile)))
     return "; ".join(said[:SHOWN]) + (f" and {len(said) - SHOWN} more" if len(said) > SHOWN else "")
 

@@ -165,7 +165,7 @@ class Search:
         yield from ((one, other) for _, one, other in sorted(found, key=lambda pair: min(pair[0], CLASH)))
 
     def _outcomes(self, hypothesis: Hypothesis) -> Outcomes:
-        """Return what becomes of every block of the first small pieces, and of their maxima."""
+        """Return the scale byte that a hypothesis gives each block of small pieces, int64, and whether it is right."""
         made: list[NDArray[np.int64]] = []
         right: list[NDArray[np.bool_]] = []
         for part in self._small:

@@ -128,7 +128,7 @@ class Session:
         return EVERYWHERE if self.within else likely_place(self.items)
 
     def _inside(self) -> Diagnosis | None:
-        """Return what explains the place of everything that differs, looked at alone."""
+        """Diagnose only the place that all differences share, and say so in the words; None without such a place."""
         if not self._likely.predicates:
             return None
         items = [item for item in (item.inside(self._likely) for item in self.items) if item is not None]
@@ -238,7 +238,7 @@ class Session:
         return found
 
     def _composed(self, parts: Sequence[Part]) -> list[Hypothesis]:
-        """Return what explains every stage on its own, if it explains the whole."""
+        """Return hypotheses that were found stage by stage, if together they explain all bytes."""
         stagewise = self._by_stages(parts)
         return [h for h in stagewise.composed if all(h.explains(item, False) for item in self.items)]
 

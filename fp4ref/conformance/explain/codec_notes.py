@@ -82,7 +82,7 @@ def _with_choice(codec: Codec, field: str, rule: str) -> tuple[str, ...]:
 
 
 def _sign(codec: Codec, value: Any, code: int) -> tuple[str, tuple[str, ...]]:
-    """Return what happened to the sign bit, where that is worth a word."""
+    """Return a note on a sign bit that was set or dropped, or of a zero, with its rules; else an empty one."""
     minus, kept = bool(np.signbit(value)), bool(code & codec.format.sign_bit)
     if np.isnan(value) or not codec.format.signed or minus == kept:
         return ("; the sign of zero stays", ("E2M1-2",)) if minus and value == 0 and codec.format is E2M1 else ("", ())

@@ -42,7 +42,7 @@ class Probe:
 
 
 def kind_of(probe: Probe) -> InputKind:
-    """Return what is special about an input; the last kind of the list that applies."""
+    """Return the kind of an input: NaN or Inf before -0, all zero, magnitudes near the ends of float32, ordinary."""
     values = widen(probe.x if probe.direction == "row" else probe.x.T)
     if not np.isfinite(values).all():
         return InputKind.NAN_INF

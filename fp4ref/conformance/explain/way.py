@@ -151,7 +151,7 @@ def explain(
 def _candidate(
     blocks: Floats, t: Floats, g: Floats, amax: Floats | None, bits: Codes | None, spec: Spec, k: Constants
 ) -> Candidate:
-    """Return what a block becomes with the scale t. Rules: BLK-4, BLK-5, FOS-3, FOS-5."""
+    """Encode a block with the scale t, and compute its error for 4over6. Rules: BLK-4, BLK-5, FOS-3, FOS-5."""
     scale = spec.scale.encode(t)
     s = spec.scale.decode(scale)
     y = model.scaled(blocks, t, scale, g, spec, k)

@@ -29,7 +29,7 @@ Pools = dict[Topic, tuple[Pool, ...]]
 
 
 def found(spec: Spec, dtype: str) -> Pools | None:
-    """Return what a search found; None for another specification, or where other profiles are to be told apart."""
+    """Return the inputs that a search found; None for a specification or profiles that it was not made for."""
     stored = _archive()
     name = next((standard.name for standard in STANDARD if standard == spec), None)
     if name is None or stored[f"{name}/profiles"].tolist() != profiles(spec):

@@ -144,7 +144,7 @@ def dequantized(spec: Spec) -> tuple[str, ...]:
 
 
 def spec_rules(spec: Spec, direction: Direction) -> tuple[str, ...]:
-    """Return what a specification and a direction add to the rules of any input."""
+    """Return the rules that a specification and a direction add to those of any input."""
     return (
         *(() if spec in OWN or spec.stochastic else ("PRO-1", "PRO-3")),
         *(("BLK-10",) if spec.scale.format is E8M0 else ("BLK-3", "BLK-4")),

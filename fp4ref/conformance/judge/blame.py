@@ -170,7 +170,7 @@ def at_fault(
 
 
 def _parts(spec: Spec, y: Floats, changed: Codes, differs: Bools, zero: Bools) -> set[Stage]:
-    """Return what differing codes are: of NaN, past the range or inside it, of the other sign, under a scale of 0.
+    """Return the stages of differing codes: NaN, saturated, nearest, sign, or under a scale of 0.
 
     y: scaled elements; changed: the bits that differ; both and differs [block rows, blocks, rows, columns]. zero: the
     blocks [block rows, blocks] with a scale of 0.

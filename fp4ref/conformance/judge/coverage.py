@@ -172,7 +172,7 @@ def required(names: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
 def not_judged(
     spec: Spec, declared: Declaration, *, amax: bool, piped: bool = False, repeated: bool = False
 ) -> dict[str, str]:
-    """Return what no case of a quantizer or a similar kernel can show, with the reasons.
+    """Return properties of a quantizer or a similar kernel that no case can show, each with its reason.
 
     amax: at least one amax was returned. piped: a program reads cases from a pipe and is not called. repeated: cases
     are run again, in another order.

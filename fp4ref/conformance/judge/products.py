@@ -56,7 +56,7 @@ def operand(q: Quantized) -> Operand:
 def judge(
     case: GemmCase, got: NDArray[Any] | None, to: str, rule: AlphaRule = AlphaRule.RECIPROCAL
 ) -> ProductJudgement:
-    """Return what a kernel's result [M, N] of type `to` is worth. Rules: GEM-13, GEM-14."""
+    """Judge a kernel's result [M, N] of type `to` against its accepted intervals. Rules: GEM-13, GEM-14."""
     low, high = accepted(case, to, rule)
     return ProductJudgement(case, low, high, got)
 

@@ -31,7 +31,7 @@ class Gather:
         return self.words.format(what=what, row=row)
 
     def __call__(self, values: Any) -> Any:
-        """Return what the rows use, along the first axis."""
+        """Return the values that each row uses instead of its own, along the first axis."""
         count = len(values)
         return values[self.place(np.arange(count), count)] if count else values
 

@@ -26,7 +26,7 @@ Tensor = NDArray[Any]
 
 
 def without_gaps(x: Tensor) -> Tensor:
-    """Return what is read if rows that are apart are taken for rows that follow each other; gaps hold NaN."""
+    """Read a tensor with gaps of NaN between its rows as if its rows followed each other."""
     if x.ndim < 2 or not x.size:
         return x
     apart = np.full((*x.shape[:-1], x.shape[-1] + GAP), np.nan, x.dtype)
@@ -52,7 +52,7 @@ def first_of_leading(x: Tensor) -> Tensor:
 
 
 def at_pitch(rounded: Any, size: int, x: Tensor) -> Tensor:
-    """Return what is read if rows are taken to be apart by another number of elements; zeros follow the tensor."""
+    """Read rows at a pitch that is rounded to a multiple of a size; zeros follow the tensor."""
     if x.ndim < 2 or not x.size:
         return x
     columns = x.shape[-1]
@@ -63,7 +63,7 @@ def at_pitch(rounded: Any, size: int, x: Tensor) -> Tensor:
 
 
 def aligned_down(size: int, x: Tensor) -> Tensor:
-    """Return what is read if every row is taken to begin at the address of a vector of `size` bytes."""
+    """Read every row from the vector of `size` bytes in which it begins."""
     if x.ndim < 2 or not x.size:
         return x
     columns, wide = x.shape[-1], max(size // x.itemsize, 1)

@@ -83,7 +83,7 @@ def to_bits(bits: int, whole: Callable[[Any], Any], amax: Floats) -> Floats:
 
 
 def used_as(change: Callable[[Floats], Floats], amax: Floats, values: Values) -> Floats:
-    """Return what the global scale is made of instead of the maximum."""
+    """Return the changed maximum, float32, of which the global scale is made."""
     return change(amax)
 
 

@@ -82,13 +82,13 @@ class Additions:
         return tuple(filter(None, (self.bias.text, self.accumulate.text)))
 
     def early(self, y: Floats, pair: OperandPair) -> Floats:
-        """Return what is added before alpha."""
+        """Add those of bias and C that come before alpha to the sums [M, N]."""
         for adding, part in zip((self.bias, self.accumulate), _parts(pair), strict=True):
             y = y + adding.value(part, y) if adding.early and part is not None else y
         return np.asarray(y, F)
 
     def late(self, y: Floats, pair: OperandPair, to: str, *, row_scaled: bool) -> Floats:
-        """Return what is added after it, in the order of GEM-8. Rules: GEM-8."""
+        """Add those of bias and C that come after alpha, in the order of GEM-8. Rules: GEM-8."""
         b, c = _parts(pair)
         b = None if b is None or self.bias.early else self.bias.value(b, y)
         if c is None or self.accumulate.early:

@@ -92,7 +92,7 @@ def _rolled(by: int, bits: Codes) -> Codes:
 
 
 def _at_pitch(size: int, bits: Codes) -> Codes:
-    """Return what is read if rows are taken to be apart by a multiple of a size; past the end, reading begins again."""
+    """Read bits at a pitch that is rounded up to a multiple of a size; past the end, reading begins again."""
     rows, columns = bits.shape
     index = np.arange(rows)[:, None] * (-(-columns // size) * size) + np.arange(columns)
     return np.asarray(bits.reshape(-1)[index % bits.size]) if bits.size else bits

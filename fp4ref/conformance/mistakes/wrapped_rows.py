@@ -32,7 +32,7 @@ def wrapped_rows() -> Iterator[Mistake]:
 
 
 def _wrapped(count: int, codes: Codes) -> Codes:
-    """Return what is left of rows that are written one after the other; what is not written is zero."""
+    """Write rows of codes in turn into the first `count` rows; rows behind these are zero."""
     made = codes.copy()
     for start in range(count, len(codes), count):
         rows = codes[start : start + count]

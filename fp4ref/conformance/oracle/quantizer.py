@@ -142,7 +142,7 @@ def power_of_two_scale(amax: float, mode: str, element: str) -> float:
 
 
 def block_scale(amax: float, g: float, spec: Spec) -> float:
-    """Return what the scale codec gets. Rules: BLK-3, BLK-10, FOS-1, MXS-1, MXS-5."""
+    """Return a block's scale before its codec, a value of float32. Rules: BLK-3, BLK-10, FOS-1, MXS-1, MXS-5."""
     name, element = spec.arithmetic.name, spec.element.format.name
     if name in {"te", "te-fast"}:
         return r.at_most(r.times(amax, r.times(g, SIXTH)), r.FLT_MAX)

@@ -7,7 +7,7 @@ from fp4ref.conformance.verdict.stochastic import StochasticReport
 
 
 def of_drawing(report: StochasticReport) -> View:
-    """Return what failed, and a test for each count. Rules: CNF-2, SR-11."""
+    """Return a stochastic report as a page shows it, with a test for each count. Rules: CNF-2, SR-11."""
     tests = [ReportLine("counts", test.name, "" if test.passed else str(test)) for test in report.tests]
     tests += [ReportLine("bytes", line.partition(":")[0], line) for line in report.wrong]
     return View(

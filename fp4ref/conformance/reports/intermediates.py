@@ -80,7 +80,7 @@ def with_intermediates(record: dict[str, Any], view: View) -> dict[str, Any]:
 
 
 def _got(exhibit: ShownDirection, at: tuple[int, int]) -> dict[str, str]:
-    """Return what the candidate has, by the name of the step that makes it."""
+    """Return the candidate's scale byte, code and amax at an element, by the name of the step that makes each."""
     spec, (row, column) = exhibit.spec, at
     rows, columns = exhibit.compared.shape
     code = int(packing.unpack(np.asarray(exhibit.got.data[row : row + 1]), columns, spec.element.format)[0, column])

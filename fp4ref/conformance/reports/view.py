@@ -141,7 +141,7 @@ def traces(findings: Iterable[tuple[str, Finding]]) -> tuple[tuple[str, str], ..
 
 
 def _said(judgement: Judgement) -> str:
-    """Return what is wrong with a case, in a line."""
+    """Return a case's finding, first mismatch and counts of differing bytes, in a line."""
     parts = [] if judgement.finding is None else [f"{judgement.finding.kind}: {judgement.finding.text}"]
     parts += [str(item) for item in judgement.mismatches[:1]]
     if judgement.compared is not None and not judgement.compared.equal:

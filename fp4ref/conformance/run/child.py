@@ -73,7 +73,7 @@ def changed(declared: Declaration, changes: dict[str, Any]) -> Declaration:
 
 
 def _parts(error: BaseException) -> list[str]:
-    """Return what an error got, what it needs and its rule; of an error that is not ours, the type and the text."""
+    """Return an Fp4Error's value, its need and its rule; for other errors, type and text in one."""
     if isinstance(error, Fp4Error):
         return [error.got, error.needed, error.rule]
     return [" ".join(f"{type(error).__name__}: {error}".split())]

@@ -23,7 +23,7 @@ class Ending:
 
     @classmethod
     def of(cls, ending: BaseException, left: str = CASES, *, endless: bool = False) -> Ending | None:
-        """Return what an exception of `SIGNALS` says; None for Ctrl-C in an endless run, whose usual end it is."""
+        """Return the ending that an exception of `SIGNALS` asks for; None for Ctrl-C in an endless run."""
         if isinstance(ending, SystemExit):
             return cls(int(ending.code or 0), left)
         return None if endless else cls(INTERRUPTED, left)

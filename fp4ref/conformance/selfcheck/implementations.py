@@ -150,13 +150,13 @@ def _run_vectors(report: SelfCheckReport, subject: ApiSubject, file: VectorFile)
 
 
 def _one_thread(name: str) -> AbstractContextManager[None]:
-    """Return what keeps a backend, or the golden model, to one thread, if it has any."""
+    """Return the context in which a backend runs on one thread; an empty one if it has no threads."""
     alone = None if name == GOLDEN else getattr(registry.get(name), "one_thread", None)
     return nullcontext() if alone is None else alone()
 
 
 def _guarded(check: Callable[[], list[Mismatch]]) -> list[Mismatch]:
-    """Return what a check finds; an error of any kind in what is checked is a mismatch."""
+    """Run a check; an error of any kind in the code on trial becomes a mismatch."""
     try:
         return check()
     except Exception as error:  # noqa: BLE001 - the code on trial may raise anything

@@ -13,7 +13,7 @@ from fp4ref.conformance.verdict.statement import NamedSubject, cells, common, sp
 
 
 def of_backends(report: SelfCheckReport, subject: NamedSubject) -> dict[str, Any]:
-    """Return what was tried on backends and what was found.
+    """Return the trial and the findings of backends, for a statement.
 
     Its cases are tests of one backend each. The reason why a backend could not run is a fact of the machine.
 

@@ -29,7 +29,7 @@ def packing_of(spec: Spec, declared: Declaration) -> Layout:
 
 
 def multiples(spec: Spec, declared: Declaration) -> tuple[int, int]:
-    """Return what rows and columns of a kernel are multiples of: as declared, and where its packing refuses others."""
+    """Return the multiples of rows and columns that a kernel takes, by its declaration and by its packing."""
     refused = (axis.multiple if axis.refused else 1 for axis in packing_of(spec, declared).axes)
     rows, columns = map(lcm, declared.multiple, refused)
     return rows, columns

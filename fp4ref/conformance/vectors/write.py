@@ -151,7 +151,7 @@ def _sharing(test: Json, inputs: Json) -> Json:
 
 
 def _key(content: Json, group: Json, test: Json) -> str:
-    """Return what makes a test the same test: its inputs and its group's settings."""
+    """Return a test's inputs and its group's settings as one text, equal for equal tests."""
     settings = {name: value for name, value in group.items() if name not in {"rules", "source", "tests"}}
     given = {name: value for name, value in test.items() if name not in {"id", "flags", "comment", "input"}}
     for answer in ANSWERS[content["operation"]]:
@@ -161,7 +161,7 @@ def _key(content: Json, group: Json, test: Json) -> str:
 
 
 def _answers(content: Json) -> dict[int, Json]:
-    """Return what each test of a file expects, by id."""
+    """Return the expected answers of a file's tests, by id."""
     return {
         test["id"]: {name: test.get(name) for name in ANSWERS[content["operation"]]}
         for group in content["groups"]

@@ -47,7 +47,7 @@ class KernelReport(Tally):
             self.diagnosis = told(partial(self._diagnosed, budget), self.errors)
 
     def _diagnosed(self, seconds: float) -> Diagnosis | None:
-        """Return what explains the results, where there are any to explain."""
+        """Diagnose the results that differ, within a number of seconds; None if none does."""
         if self.declaration.operation == "quantize" and self.evidence:
             return diagnose_packed(self.declaration, self.evidence, seconds)
         return diagnose_operation(self.declaration, self.results_of, seconds) if self.results_of else None

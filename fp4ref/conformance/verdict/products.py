@@ -151,7 +151,7 @@ class ProductReport:
         return not any(np.asarray(judgement.got).astype(F).any() for judgement in self.judgements)
 
     def _unexplained(self) -> str:
-        """Return what failed, where no known mistake gives these bits."""
+        """Return the rule that failing families are about, or their place, if no known mistake gives these bits."""
         if undiagnosed := unexplained(self.errors):
             return undiagnosed
         failed = {judgement.case.family for judgement in self.failed}

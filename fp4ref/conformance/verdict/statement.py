@@ -65,7 +65,7 @@ def statement(found: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, 
 
 
 def of_kernel(report: KernelReport, subject: NamedSubject, known: Mapping[str, str]) -> dict[str, Any]:
-    """Return what was tried on a kernel and what was found. known: reasons of known failures, by case.
+    """Return the trial and the findings of a kernel, for a statement. known: reasons of known failures, by case.
 
     Rules: CNF-17.
     """
@@ -87,7 +87,7 @@ def of_kernel(report: KernelReport, subject: NamedSubject, known: Mapping[str, s
 
 
 def of_product(report: ProductReport, subject: NamedSubject, known: Mapping[str, str]) -> dict[str, Any]:
-    """Return what was tried on a GEMM and what was found. Rules: CNF-17."""
+    """Return the trial and the findings of a GEMM, for a statement. Rules: CNF-17."""
     families, broken = report.families(), [case for case, _ in report.findings]
     judged = {judgement.case.id for judgement in report.judgements}
     for case in (case for case in broken if case not in judged):
@@ -113,7 +113,7 @@ def of_product(report: ProductReport, subject: NamedSubject, known: Mapping[str,
 
 
 def of_dump(report: DumpReport, subject: NamedSubject) -> dict[str, Any]:
-    """Return what was compared in a dump and what was found; its cases are directions of tensors. Rules: CNF-17."""
+    """Return the comparison of a dump, for a statement; each direction of a tensor is a case. Rules: CNF-17."""
     total: dict[str, int] = {}
     for result in report.results:
         for what, count in counts(result.compared).items():
@@ -134,7 +134,7 @@ def of_dump(report: DumpReport, subject: NamedSubject) -> dict[str, Any]:
 
 
 def of_drawing(report: StochasticReport, declared: Declaration, subject: NamedSubject) -> dict[str, Any]:
-    """Return what was tried on a kernel that draws its own random bits, and what was found.
+    """Return the trial and the findings of a kernel that draws its own random bits, for a statement.
 
     The finding is which counts are plausible; the counts themselves, and causes that cite them, differ from run to run.
 

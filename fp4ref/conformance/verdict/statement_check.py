@@ -50,7 +50,7 @@ def _no_number(name: str) -> None:
 
 
 def problems(record: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with a statement, a line each; none if it holds.
+    """Return the faults of a statement: its digest, its schema and its sums, a line each.
 
     Rules: CNF-17, CNF-18.
     """

@@ -77,7 +77,7 @@ class SweepReport:
             )
 
     def kept(self) -> dict[str, Any]:
-        """Return what was compared, as JSON data from which `restore` goes on."""
+        """Return the progress of a sweep as JSON data from which `restore` goes on: maxima, patterns, counts."""
         return {
             "maxima": self.maxima,
             "calls": self.calls,
@@ -182,7 +182,7 @@ class SweepReport:
         }
 
     def statement(self, subject: NamedSubject) -> dict[str, Any]:
-        """Return what was tried and found, for a statement. Rules: CNF-17, CNF-46."""
+        """Return the trial and the findings of a sweep, for a statement. Rules: CNF-17, CNF-46."""
         failing = [f"exhaustive/{self.dtype}"] if self.kind is not Verdict.CONFORMS else []
         finding = [] if self.finding is None else [{"kind": self.finding.kind.value, "count": 1, "first": "exhaustive"}]
         return {

@@ -231,7 +231,7 @@ def _padded(
 
 
 def _scaled_bias(kind: str, bias: Tensor | None, scale: float) -> Tensor | None:
-    """Return what is added to the scaled scores."""
+    """Return the bias of the scores, times the scale if it is added before scaling; None without one."""
     if kind not in {"no_bias", "post_scale_bias", "pre_scale_bias"}:
         require_only_supported("DotProductAttention.forward", core_attention_bias_type=kind)
     if kind == "no_bias" or bias is None:

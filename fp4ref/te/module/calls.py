@@ -123,14 +123,14 @@ class LinearCall(ProductCall):
         return self.grad_output_quantizer.draw(rows) if draws else None
 
     def forward_kind(self) -> Hashable | None:
-        """Return what decides the forward pass besides its tensors; None with communication or a given result."""
+        """Return the key of forward passes with the same kernels; None if ranks communicate or C is added."""
         if self.parallel.size > 1 or self.added is not None:
             return None
         found = kinds((self.input_quantizer,))
         return found and ("linear", self.dtype, _bits(self.result_factor), *found)
 
     def backward_kind(self) -> Hashable | None:
-        """Return what decides the backward pass besides its tensors; None with communication or a given result."""
+        """Return the key of backward passes with the same kernels; None if ranks communicate or a buffer is given."""
         if self.parallel.size > 1 or self.forks or self.defer is not None or self.main_grad_of is not None:
             return None
         found = kinds((self.input_quantizer, self.grad_output_quantizer if self.quantizes_backward else None))

@@ -50,12 +50,12 @@ class GroupedCall(ProductCall):
         return [part for pair in drawn for part in pair or (None, None)]
 
     def forward_kind(self) -> Hashable | None:
-        """Return what decides the forward pass besides its tensors; None with a given result."""
+        """Return the key of forward passes with the same kernels; None if the result's buffer is given."""
         found = None if self.out is not None else kinds(self.input_quantizers)
         return None if found is None else ("grouped", self.dtype, *self.m_splits, *found)
 
     def backward_kind(self) -> Hashable | None:
-        """Return what decides the backward pass besides its tensors; None with a given result."""
+        """Return the key of backward passes with the same kernels; None if a result's buffer is given."""
         if self.dgrad_out is not None or self.defer is not None or self.main_grads_of:
             return None
         found = kinds((*self.input_quantizers, *(self.grad_output_quantizers if self.quantizes_backward else ())))

@@ -195,7 +195,7 @@ class GroupedLinear(ParallelModule):
         call.quantized_weights = list(together(kind, weights, quantized))
 
     def _kind_of_weights(self, x: torch.Tensor, weights: list[torch.Tensor]) -> Hashable | None:
-        """Return what decides how weights are quantized that are not kept, besides themselves."""
+        """Return the key of weights that are quantized anew by the same kernels; None if a quantizer has none."""
         found = kinds(
             self.prepared_weight_quantizer(x, weight, name)
             for name, weight in zip(self.weight_operands(), weights, strict=True)

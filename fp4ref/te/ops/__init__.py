@@ -90,7 +90,7 @@ _NOT_EMULATED = (
 
 
 def __getattr__(name: str) -> type:
-    """Return what stands for a name of the original that is not emulated. Rules: TEL-39."""
+    """Return a class that raises by name when it is used, for a name that is not emulated. Rules: TEL-39."""
     if name in _NOT_EMULATED:
         return _absent(f"ops.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -58,7 +58,7 @@ class Dropout(BasicOperation):
         self.dropout_probability = p
 
     def run(self, x: Tensor) -> Alone:
-        """Return what is left of x."""
+        """Return x after dropout, as torch draws it, and no other tensor."""
         return torch.nn.functional.dropout(x, self.dropout_probability, self.training), ()
 
 

@@ -44,7 +44,7 @@ class Quantize(QuantizingOperation):
         self._directions = {True: forward, False: backward}
 
     def operand_roles(self, forward: bool) -> dict[str, QuantizerRole]:
-        """Return what is quantized in one direction."""
+        """Return the role of the input, or backward of the gradient; empty where that direction stays as it is."""
         name = "input" if forward else "grad_output"
         return {name: QuantizerRole("", name, self.name or "")} if self._directions[forward] else {}
 

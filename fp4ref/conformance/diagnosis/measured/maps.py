@@ -29,7 +29,7 @@ Table = NDArray[np.uint8]
 
 
 def mapped(got: Codes, wanted: Codes) -> Table | None:
-    """Return what each right code becomes, if that is always the same and not itself; others stay."""
+    """Return the table [256] from right codes to stored ones, if each is always stored alike and some are changed."""
     if got.size < ENOUGH:
         return None
     low, high = np.full(256, 255, np.uint8), np.zeros(256, np.uint8)

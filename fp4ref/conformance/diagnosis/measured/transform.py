@@ -57,7 +57,7 @@ def transform_matrix(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
 
 
 def kind_of(matrix: Matrix, right: Matrix) -> tuple[str, str]:
-    """Return what the matrix is, in terms of the right one."""
+    """Return a name and words for a measured transform: signs or an order of the right one's inputs or outputs."""
     for name, what, fit in (("inputs", "inputs", right.T @ matrix), ("outputs", "outputs", (matrix @ right.T).T)):
         if (np.count_nonzero(fit, axis=0) == 1).all():
             order = np.abs(fit).argmax(axis=0)

@@ -68,7 +68,7 @@ class GemmCase:
         return a.shape[0], b.shape[0], a.shape[1]
 
     def epilogue(self, to: str, rule: AlphaRule) -> Epilogue:
-        """Return what follows the sums: the bias, C in the type of the result, and one cast to that type."""
+        """Return the epilogue of a case: the bias, C in the type of the result, and one cast to that type."""
         dtype = INPUT_DTYPES[to]
         c = None if self.accumulate is None else self.accumulate.astype(dtype)
         return Epilogue(F(1), self.bias, c, dtype, rule)

@@ -120,7 +120,7 @@ class _Call:
         self._stored: Guarded | None = None
 
     def argument(self, argument: Argument) -> Any:
-        """Return what is passed for an argument. Rules: CNF-16."""
+        """Return the ctypes value of an argument: a pointer, a number of its type, or a handle. Rules: CNF-16."""
         by_kind: dict[str, Callable[[Argument], Any]] = {
             "input": lambda each: self._pointer(self._input(each.value)),
             "output": lambda each: self._pointer(self._output(each)),

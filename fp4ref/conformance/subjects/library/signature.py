@@ -59,7 +59,7 @@ class Signature:
 
 
 def facts_of(spec: Spec) -> dict[str, Any]:
-    """Return what the sizes of buffers depend on, as JSON data."""
+    """Return the facts that sizes of buffers depend on, as JSON data: block, bits of a code, granularity of amax."""
     return {"block": spec.block.columns, "bits": spec.element.format.bits, "amax": spec.global_scale.value}
 
 

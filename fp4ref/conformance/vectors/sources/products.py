@@ -133,7 +133,7 @@ def alphas() -> list[Json]:
 
 
 def added() -> list[Json]:
-    """Return what is added to a product of 1 or 1.00390625, in which order and type. Rules: GEM-8."""
+    """Return tests of 1 and 1.00390625 plus C and a bias, whose order and type show in the bytes. Rules: GEM-8."""
     one = side(BARE, 16, blocks("02"), ONE)
     more = side(BARE, 32, blocks("02", "02"), f"{ONE}18")  # with itself 1 + 2^-4 * 2^-4
     c: Json = {"accumulate": ["4380"], "to": "bfloat16"}  # 256
