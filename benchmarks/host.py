@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "backends")]
 
 import fp4ref  # noqa: E402
+from fp4ref import te  # noqa: E402
 
 Act = Callable[[], Any]
 LAYOUT = "tiled_128x4"
@@ -52,6 +54,14 @@ def acts(x: Any) -> Iterator[tuple[str, Act]]:
     q = fp4ref.quantize(x, fp4ref.NVFP4, "row", LAYOUT, backend=backend)
     yield "dequantize nvfp4", lambda: fp4ref.dequantize(q, "bfloat16", backend=backend)
     yield "to_layout nvfp4", lambda: fp4ref.to_layout(q, "linear", backend=backend)
+    for name, quantizer in (
+        ("NVFP4Quantizer row", te.NVFP4Quantizer(columnwise=False)),
+        ("NVFP4Quantizer both", te.NVFP4Quantizer()),
+        ("MXFP8Quantizer row", te.MXFP8Quantizer(te.DType.kFloat8E4M3, columnwise=False)),
+    ):
+        made = quantizer(x)
+        yield f"te {name}", partial(quantizer, x)
+        yield f"te {name}, dequantize", made.dequantize
     yield "quantize nvfp4 row, out", lambda: fp4ref.quantize(x, fp4ref.NVFP4, "row", LAYOUT, backend=backend, out=q)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fp4ref import api, registry
 from fp4ref.layout import layout
-from fp4ref.quantized import DirectionData, Quantized
+from fp4ref.quantized import DirectionChoice, DirectionData, Quantized
 from fp4ref.spec import Spec
 from fp4ref.te import specifications
 from fp4ref.te.cast import write
@@ -100,12 +100,15 @@ class MXFP8Quantizer(Quantizer):
         return MXFP8Quantizer, self.dtype, self.with_2d_quantization, *usages, *self.lasting
 
     def make(self, tensor: Tensor, drawn: Any = None) -> Any:
-        """Quantize a contiguous tensor; storage in the GEMM layout gets its directions at once. Rules: TEL-3."""
-        if not (self.rowwise_usage and self.internal and self.optimize_for_gemm and tensor.numel()):
+        """Quantize a contiguous tensor; rows alone, and storage in the GEMM layout, in one call. Rules: TEL-3."""
+        swizzled = self.optimize_for_gemm
+        together = self.rowwise_usage and (not self.columnwise_usage or (swizzled and self.internal))
+        if not (together and tensor.numel()):
             return super().make(tensor)
         shape = tuple(tensor.shape)
         spec = specifications.mxfp8(self.dtype, self.with_2d_quantization)
-        q = api.quantize(tensor.view(-1, shape[-1]), spec, "both" if self.columnwise_usage else "row", GEMM)
+        directions: DirectionChoice = "both" if self.columnwise_usage else "row"
+        q = api.quantize(tensor.view(-1, shape[-1]), spec, directions, GEMM if swizzled else COMPACT)
         assert q.row is not None
         columns = scales = None
         if q.column is not None:
@@ -117,9 +120,11 @@ class MXFP8Quantizer(Quantizer):
             "_rowwise_scale_inv": q.row.scales,
             "_columnwise_scale_inv": scales,
             "_fp8_dtype": self.dtype,
-            "_with_gemm_swizzled_scales": True,
+            "_with_gemm_swizzled_scales": swizzled,
         }
-        return MXFP8TensorStorage.holding(held, self, tensor.dtype)
+        if self.internal:
+            return MXFP8TensorStorage.holding(held, self, tensor.dtype)
+        return MXFP8Tensor.wrapping(held, self, tensor.dtype, shape, tensor.device)
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
         """Fit an existing tensor to the directions in use; buffers that exist stay. Rules: TEL-4, TEL-5."""

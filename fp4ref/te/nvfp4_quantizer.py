@@ -164,10 +164,7 @@ class NVFP4Quantizer(Quantizer):
         values = buffers | self._settings(swizzled)
         if self.internal:
             return NVFP4TensorStorage.holding(values, self, dtype)
-        named = {name.lstrip("_"): value for name, value in values.items()}
-        return NVFP4Tensor(
-            shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, quantizer=self, **named
-        )
+        return NVFP4Tensor.wrapping(values, self, dtype, shape, device, requires_grad=requires_grad)
 
     def kind(self) -> Hashable | None:
         """Return the settings, those of the process too; None where amaxes are reduced, and for other classes."""

@@ -57,6 +57,22 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         instance._assign(**values, fake_dtype=dtype)
         return instance
 
+    @classmethod
+    def wrapping(
+        cls,
+        values: dict[str, Any],
+        quantizer: Any,
+        dtype: torch.dtype,
+        shape: tuple[int, ...],
+        device: torch.device,
+        *,
+        requires_grad: bool = False,
+    ) -> Self:
+        """Return what `holding` does, as a tensor of a shape."""
+        made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device, requires_grad=requires_grad)
+        made.__dict__.update(values, _quantizer=quantizer.copy(), _dtype=dtype)
+        return made
+
     def dequantize(self, *, dtype: torch.dtype | None = None) -> Tensor:
         """Return values, rounded once to `dtype`, the nominal type unless given; gradients pass through.
 
