@@ -343,6 +343,31 @@ def test_missing_are_those_without_a_record_that_holds(monkeypatch):
     assert CliRunner().invoke(main, ["prove", kept.name, "--missing"]).output == "nothing to prove\n"
 
 
+def test_a_name_without_a_subject_is_that_of_every_subject():
+    of = {name: claim.subject for name, claim in claims().items() if name.rpartition("/")[0] == "cut-nvfp4"}
+    assert listed("cut-nvfp4") == of.keys()
+    assert {*of.values()} == {*ClaimSubject} - {ClaimSubject.HEADER, ClaimSubject.FORMULA}
+    assert listed("cut-nvfp4", "--subject", "torch") == {"cut-nvfp4/torch"}
+    assert listed("cut-*/torch") == {name for name in claims() if name.startswith("cut-") and name.endswith("/torch")}
+    assert listed("layout-*") == {f"layout-{name}/golden" for name in ("linear", "tiled_128x4", "tiled_8x4")}
+    found = CliRunner().invoke(main, ["prove", "cut-nvfp", "--list"])
+    assert (found.exit_code, "no certificate of cut-nvfp" in found.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "error, word", [(ZeroDivisionError("none"), "refuted"), (BackendError("x", "y", "z"), "not replayed")]
+)
+def test_code_that_raises_refutes_a_claim_and_a_backend_that_is_missing_does_not(error, word, monkeypatch):
+    def raising(*given):
+        raise error
+
+    monkeypatch.setattr(codec_module, "_decision", raising)
+    found = CliRunner().invoke(main, ["prove", "decision-key/golden"])
+    assert (found.exit_code, f"decision-key/golden: {word}" in found.output) == (int(word == "refuted"), True)
+    if word == "refuted":
+        assert "it ended with ZeroDivisionError: none (test_proof.py:" in found.output
+
+
 # Citations
 
 

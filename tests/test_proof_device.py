@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fp4ref import api
-from fp4ref.proof import device, device_sweeps, native, six_bits
+from fp4ref import api, groups
+from fp4ref.proof import calls, device, device_calls, device_products, device_sweeps, draws, native, six_bits, whole
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
 
@@ -121,6 +121,9 @@ def test_checks_of_the_header_run_where_they_are_told():
     assert "@" not in text
 
 
+ON_DEVICE = [claim for claim in claims().values() if claim.decider() == "fp4ref.proof.device:on_device"]
+
+
 @pytest.mark.heavy
 def test_checks_compile_for_a_device(monkeypatch):
     pytest.importorskip("cuda.bindings.nvrtc", reason="the extra `cuda` is not installed")
@@ -133,9 +136,118 @@ def test_checks_compile_for_a_device(monkeypatch):
         return 0, None
 
     monkeypatch.setattr(device, "sweep", run)
-    for claim in device.claims():
-        assert claim.decide(quiet).witness is None
+    for claim in ON_DEVICE:
+        found = claim.decide(quiet).witness
+        assert found is None or (claim.name, found[0]) == ("stochastic-mean/cuda", "0")  # which counts exceptions
+    for name in device.CONVERTED:
+        assert device.converted(name, quiet).witness is None
     assert all(compiled.values())
+
+
+# Calls, with the cpu backend in the place of the device's
+
+OF_CALLS = [
+    claim.name for claim in claims().values() if claim.decider() in device_calls.CODE and claim.name[-4:] == "cuda"
+]
+QUICK = ("part-nvfp4-sr/cuda", "flags/cuda", "offset-tiled_8x4/cuda", "amax-kept/cuda")
+
+
+@pytest.fixture
+def cpu_for_device(monkeypatch):
+    """Let the cpu backend serve the calls of claims about the cuda backend."""
+    monkeypatch.setitem(whole.BACKENDS, ClaimSubject.CUDA, "cpu")
+    monkeypatch.setitem(draws.DEVICES, ClaimSubject.CUDA, None)
+    for module in (whole, calls):
+        monkeypatch.setattr(module, "_array", lambda x, subject: x)
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.heavy) for n in OF_CALLS])
+def test_calls_of_the_device_are_those_of_the_cpu_backend(name, cpu_for_device):
+    assert claims()[name.replace("/cuda", "/cpu")].decider() == claims()[name].decider()
+    assert claims()[name].decide(quiet) == (claims()[name].size, None)
+
+
+def test_each_rule_of_the_device_is_claimed_by_its_own_code():
+    assert {claim.decider() for claim in claims().values()} >= device_calls.CODE.keys()
+    of_device = {rule for claim in claims().values() if claim.subject is ClaimSubject.CUDA for rule in claim.rules}
+    assert of_device >= {"BLK-1", "BLK-9", "GLB-4", "GLB-5", "HAD-5", "LAY-8", "LAY-12", "LAY-15", "SR-8", "TEL-12"}
+
+
+def other_member(right, *given, **named):
+    """Let the third member of a group have another code."""
+    found = right(*given, **named)
+    for part in [part for q in found[2:3] for part in (q.row, q.column) if part is not None and part.data.size]:
+        part.data[-1, -1] ^= 1
+    return found
+
+
+@pytest.mark.heavy
+def test_another_member_is_refuted(cpu_for_device, monkeypatch):
+    of_groups = [name for name in claims() if name.startswith("group-members") and name.endswith("cuda")]
+    right = groups.quantize_grouped
+    assert all(claims()[name].decide(quiet).witness is None for name in of_groups)
+    monkeypatch.setattr(
+        "fp4ref.proof.group_calls.quantize_grouped", lambda *given, **named: other_member(right, *given, **named)
+    )
+    assert all("member 2" in claims()[name].decide(quiet).witness for name in of_groups)
+
+
+# Operations that the cuda backend alone has, in torch
+
+SOME = {"device": "cpu", "part": 1 << 14, "every": 1 << 16}
+
+
+def decoded(call, codes, wrong=None):
+    """Decode by the golden codec; a wrong code has the value of the next one."""
+    values = call.required.element.decode(np.arange(256, dtype=np.uint8))
+    if wrong is not None:
+        values[wrong] = values[wrong + 1]
+    return torch.from_numpy(values)[codes.long()].to(getattr(torch, call.to))
+
+
+def ended(call, sums, factors, bias, fused=False):
+    """Finish sums in float32; fused: with one rounding of the product and the sum."""
+    y = sums * torch.tensor(factors[0], dtype=torch.float32)
+    if bias is not None:
+        y = (sums.double() * factors[0] + bias.double()).float() if fused else y + bias
+    return y.to(getattr(torch, call.to))
+
+
+def multiplied(numbers, backwards=False):
+    """Multiply numbers from the left in float32."""
+    found = np.float32(1)
+    with np.errstate(all="ignore"):
+        for each in numbers[::-1] if backwards else numbers:
+            found = found * np.float32(float(each))
+    return np.array([found, 0], np.float32)
+
+
+@pytest.mark.rule("E4M3-1", "E5M2-1")
+@pytest.mark.parametrize("to", device_products.TYPES)
+@pytest.mark.parametrize("name", device_products.FORMATS)
+def test_a_wrong_value_of_a_code_is_refuted(name, to, monkeypatch):
+    monkeypatch.setattr(device_products, "_operations", lambda _: decoded)
+    assert device_products.values(name, to, quiet, **SOME) == (1 << 32, None)
+    monkeypatch.setattr(device_products, "_operations", lambda _: lambda call, codes: decoded(call, codes, 0x11))
+    assert device_products.values(name, to, quiet, **SOME).witness
+
+
+@pytest.mark.rule("GEM-5", "GEM-8")
+@pytest.mark.parametrize("to", device_products.TYPES)
+def test_a_fused_end_of_a_product_is_refuted(to, monkeypatch):
+    monkeypatch.setattr(device_products, "_operations", lambda _: ended)
+    assert device_products.finished(to, quiet, **SOME) == (1 << 32, None)
+    some = {**SOME, "part": 1 << 18, "every": 1 << 6}
+    monkeypatch.setattr(device_products, "_operations", lambda _: lambda *given: ended(*given, fused=True))
+    assert "with the bias" in device_products.finished(to, quiet, **some).witness
+
+
+@pytest.mark.rule("GEM-5", "TEL-12")
+def test_factors_from_the_right_are_refuted(monkeypatch):
+    monkeypatch.setattr(device_products, "_factor", lambda numbers, _: multiplied(numbers))
+    assert device_products.factors(quiet, "cpu") == (claims()["product-factor/cuda"].size, None)
+    monkeypatch.setattr(device_products, "_factor", lambda numbers, _: multiplied(numbers, backwards=True))
+    assert device_products.factors(quiet, "cpu").witness
 
 
 def test_each_path_of_the_backend_is_claimed():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fp4ref_numerics
-from fp4ref import multiply, random_source
+from fp4ref import multiply, random_source, repeats
 from fp4ref.conformance.judge import binomial, compare
 from fp4ref.conformance.judge import products as judged
 from fp4ref.conformance.oracle import hadamard as bounds
@@ -25,6 +25,7 @@ CUTS = ("nvfp4", "nvfp4-2d", "nvfp4-rht", "mxfp4", "mxfp8-2d")
 PARTS = ("nvfp4", "nvfp4-2d", "nvfp4-4over6", "nvfp4-sr", "mxfp8-e4m3", "mxfp8-2d")
 LAYOUTS = ("linear", "linear_padded", "tiled_128x4", "tiled_8x4")
 SUBJECTS = ("golden", "cpu", "torch")
+OF_ROWS = ("row-scaled", "amax-kept")
 
 
 def decided(name):
@@ -42,7 +43,13 @@ NATIVE_PLACES = {
         f"offset-{name}/cpu": ("csrc/relayout.h", "ScaleRow::of(job.to, job.to_map, top + l)", "from[l]")
         for name in LAYOUTS
     },
-    "row-scaled/cpu": ("csrc/walk.h", "job.amax[numerics.by_row ? row : 0]", "job.amax[0]"),
+    **dict.fromkeys(
+        ("row-scaled/cpu", "amax-kept/cpu"), ("csrc/walk.h", "job.amax[numerics.by_row ? row : 0]", "job.amax[0]")
+    ),
+    **dict.fromkeys(
+        ("hadamard-columns/cpu", "hadamard-column-amax/cpu"),
+        ("hadamard.h", "Signs >> i & 1u ? -0.25f", "Signs >> i & 2u ? -0.25f"),
+    ),
     "random-counters/cpu": ("csrc/random.h", "c[i][1] = indices >> 32", "c[i][1] = indices >> 33"),
     "random-parts/cpu": ("csrc/random.h", "job.first_block + column / BLOCK", "column / BLOCK"),
     "product-amaxes/cpu": (
@@ -77,6 +84,7 @@ def planted_places(monkeypatch, tmp_path):
         path.write_text(text.replace(right, wrong))
         monkeypatch.setattr(fp4ref_numerics, "INCLUDE", header)
         monkeypatch.setattr(build, "SOURCES", sources)
+        monkeypatch.setattr(repeats, "_repeats", {})  # no call is one that another test made
         forget()
 
     yield plant
@@ -171,6 +179,27 @@ def other_order(right, sums, a, b, epilogue):
 
 def any_amax(right, value, spec, shape):
     return right(abs(value) if isinstance(value, float) else value, spec, shape)
+
+
+def other_signs(right, x, mask):
+    """Give the first element of each group the other sign."""
+    return right(x, mask ^ 1)
+
+
+def filled_with_zeros(right, values, axes, part):
+    return right(values, [axis._replace(fill=0) for axis in axes], part)
+
+
+def padded_with_zeros(right, x, widths, value=0):
+    return right(x, widths)
+
+
+def other_member(right, *given, **named):
+    """Let the third member of a group have another code."""
+    found = right(*given, **named)
+    for part in [part for q in found[2:3] for part in (q.row, q.column) if part is not None and part.data.size]:
+        part.data[-1, -1] ^= 1
+    return found
 
 
 def even_scales(self, right, scales):
@@ -294,8 +323,17 @@ PYTHON_PLACES = {
     },
     **{f"group-{name}/golden": instead(layouts, "group_starts", late_start) for name in LAYOUTS},
     **{f"piece-{name}/golden": method(strides.Strides, "ends", short_end) for name in LAYOUTS},
-    "row-scaled/golden": instead("fp4ref.model.quantize", "_of_rows", first_amax),
-    "row-scaled/torch": instead("fp4ref_torch.quantize", "part_of", first_amax_in_torch),
+    **{f"{name}/golden": instead("fp4ref.model.quantize", "_of_rows", first_amax) for name in OF_ROWS},
+    **{f"{name}/torch": instead("fp4ref_torch.quantize", "part_of", first_amax_in_torch) for name in OF_ROWS},
+    "padding-written/golden": instead("fp4ref.layout.conversion", "_filled", filled_with_zeros),
+    "padding-written/cpu": instead("fp4ref_cpu.quantizing", "write_padding", lambda right, *given: None),
+    "padding-written/torch": instead("fp4ref_torch.layouts", "pad", padded_with_zeros),
+    **{
+        f"{name}/{of}": instead(module, "transform", other_signs)
+        for name in ("hadamard-columns", "hadamard-column-amax")
+        for of, module in (("golden", "fp4ref.hadamard"), ("torch", "fp4ref_torch.hadamard"))
+    },
+    "group-members-nvfp4/golden": instead("fp4ref.proof.group_calls", "quantize_grouped", other_member),
     "given-amax/golden": instead("fp4ref.api", "given_amax", any_amax),
     "hadamard-order/golden": constant("fp4ref.hadamard", "STRIDES", (2, 1, 4, 8)),
     "hadamard-inverse/golden": constant("fp4ref.hadamard", "STRIDES", (8, 4, 2, 1)),
@@ -342,6 +380,7 @@ def test_a_mistake_of_places_in_python_is_refuted(name, monkeypatch):
     if name.endswith("/torch") or name == "part-cuts/golden":
         pytest.importorskip("torch")
     with monkeypatch.context() as patch:
+        patch.setattr(repeats, "_repeats", {})
         PYTHON_PLACES[name](patch)
         assert decided(name).witness
 

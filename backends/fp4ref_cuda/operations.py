@@ -168,7 +168,11 @@ def quantize_directions(
     noop: Any,
     path: str | None = None,
 ) -> dict[Direction, DirectionData]:
-    """Find maxima, then run one kernel: the body of both."""
+    """Find maxima, then run one kernel: the body of both.
+
+    Certificates: cut-*, part-*, row-scaled, amax-kept, pieces, stochastic-rows, special-blocks-*, hadamard-column*,
+    padding-written, theorem-transposed, flags, transformed-shapes, no-global-scale.
+    """
 
     def act() -> tuple[Any, ...]:
         made = _by_path(call, x, amax, random_bits, out, noop, path)

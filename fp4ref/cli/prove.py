@@ -6,15 +6,18 @@ import json
 import platform
 import sys
 import time
+import traceback
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from importlib import metadata, util
+from pathlib import Path
 from typing import Any
 
 import click
 
 from fp4ref.cli.common import console
 from fp4ref.conformance.run.machine import cuda_devices
-from fp4ref.errors import UnknownNameError
+from fp4ref.errors import BackendError, UnknownNameError
 from fp4ref.proof import native, records, second_solver
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import LINUX_X86, ClaimSubject, Method, ProofClaim, Replayed, in_words
@@ -24,6 +27,7 @@ Examples:
   fp4ref prove                            all but the long ones
   fp4ref prove E2M1-3                     those of one rule; BLK: of one topic
   fp4ref prove encode-e4m3-all/golden     one certificate, also a long one
+  fp4ref prove encode-e4m3                that name's of every subject; 'encode-*': of every name like it
   fp4ref prove --subject header --long    those of the C++ header, the long ones too
   fp4ref prove --device cuda              those of the cuda backend, on this machine's GPU
   fp4ref prove --list                     what there is, and what is out of date
@@ -106,20 +110,37 @@ def _summarize(results: list[dict[str, Any]], left: int, as_json: bool) -> None:
 
 
 def _chosen(names: tuple[str, ...], subject: str | None, with_long: bool) -> list[ProofClaim]:
-    """Return the claims with these names, or about these rules or topics."""
-    known = {word for claim in claims().values() for rule in claim.rules for word in (rule, rule.rpartition("-")[0])}
-    unknown = [name for name in names if name not in claims() and name.upper() not in known]
+    """Return the claims with these names, or about these rules or topics.
+
+    A name without a subject stands for every subject, and `*` for any text, as in citations.
+    """
+    wanted = [name.upper() for name in names]
+    unknown = [
+        name
+        for name in names
+        if not any(_named(claim, name) or name.upper() in _words(claim) for claim in claims().values())
+    ]
     if unknown:
         raise UnknownNameError(
             "prove", f"no certificate of {', '.join(unknown)}", "an ID, prefix or name of `fp4ref prove --list`"
         )
-    wanted = {name.upper() for name in names}
     return [
         claim
         for claim in claims().values()
         if (subject is None or claim.subject == subject)
-        and (claim.name in names or ((with_long or not claim.long) and (not names or _words(claim) & wanted)))
+        and (
+            any(_named(claim, name) and "*" not in name for name in names)
+            or (
+                (with_long or not claim.long)
+                and (not names or _words(claim) & {*wanted} or any(_named(claim, name) for name in names))
+            )
+        )
     ]
+
+
+def _named(claim: ProofClaim, name: str) -> bool:
+    """Return True if a name, with or without a subject, is a claim's."""
+    return fnmatchcase(claim.name if "/" in name else claim.name.rpartition("/")[0], name)
 
 
 def _on(claim: ProofClaim, device: str | None) -> bool:
@@ -139,13 +160,16 @@ def _words(claim: ProofClaim) -> set[str]:
 
 def _replay(claim: ProofClaim, record: bool, quiet: bool) -> dict[str, Any]:
     """Decide one claim, print its line, and return its result."""
+    started = time.process_time()
     reason = _missing(claim)
+    try:
+        finding = Replayed(0) if reason else _decided(claim, quiet)
+    except BackendError as error:  # no compiler, or a backend that this machine cannot start
+        reason = str(error)
     if reason:
         if not quiet:
             click.echo(f"{claim.name}: not replayed: {reason}")
         return {"name": claim.name, "result": "not replayed", "reason": reason}
-    started = time.process_time()
-    finding = _decided(claim, quiet)
     seconds = time.process_time() - started
     result = "refuted" if finding.witness else "proved"
     if record and not finding.witness:
@@ -185,12 +209,19 @@ def _missing(claim: ProofClaim) -> str:
 
 
 def _decided(claim: ProofClaim, quiet: bool) -> Replayed:
-    """Decide a claim with a progress bar, on a terminal only."""
+    """Decide a claim with a progress bar, on a terminal only; code that raises what no rule asks for refutes it."""
     from rich.progress import Progress
 
     with Progress(console=console(), transient=True, disable=quiet or not console().is_terminal) as progress:
         task = progress.add_task(claim.name, total=1.0)
-        return claim.decide(lambda done: progress.update(task, completed=done))
+        try:
+            return claim.decide(lambda done: progress.update(task, completed=done))
+        except BackendError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the code that a claim is about may raise anything
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            return Replayed(0, f"it ended with {said} ({Path(last.filename).name}:{last.lineno})")
 
 
 def _tools(claim: ProofClaim) -> dict[str, str]:

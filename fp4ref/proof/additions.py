@@ -59,7 +59,9 @@ HEADER = f"""
                 : two ? (j == p || j == q ? 0x1.fep127f : 0.0f) : all ? 0x1p-133f : i & 1u ? -0.0f : 0.0f;
         y[j][0] = (counts || two || all) && negative ? -x : x;
     }}
-    float want = counts ? (float)(16u - (2u << (31 - __builtin_clz(p ^ q)))) / 4.0f
+    unsigned below = (p ^ q) | (p ^ q) >> 1;  // one less than the size of the smallest subtree with both
+    below |= below >> 2;
+    float want = counts ? (float)(15u - below) / 4.0f
                : two ? 0x1.fep126f : all ? 0x1p-131f : 0.0f;
     if (INVERSE && (0x{MASK:X}u >> k & 1u)) want = -want;
     TRANSFORM<0x{MASK:X}u>(y);

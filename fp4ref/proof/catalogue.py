@@ -12,6 +12,8 @@ from fp4ref.proof import (
     conversions,
     cuts,
     device,
+    device_calls,
+    device_products,
     device_sweeps,
     drawn_rows,
     draws,
@@ -21,6 +23,8 @@ from fp4ref.proof import (
     estimates,
     finishing,
     given_directions,
+    given_maxima,
+    group_calls,
     header_part_claims,
     judging,
     large_tensors,
@@ -31,6 +35,7 @@ from fp4ref.proof import (
     operands,
     other_codes,
     packed_rows,
+    paddings,
     parts,
     product_sums,
     products,
@@ -52,6 +57,7 @@ from fp4ref.proof import (
     theorems_moved,
     theorems_ordered,
     transform_claims,
+    transformed_columns,
     trial_operands,
     whole,
 )
@@ -84,7 +90,11 @@ SOURCES = (
     cuts.claims,
     parts.claims,
     offsets.claims,
+    paddings.claims,
     maxima.claims,
+    given_maxima.claims,
+    transformed_columns.claims,
+    group_calls.claims,
     large_tensors.claims,
     additions.claims,
     signed_zeros.claims,
@@ -106,14 +116,18 @@ SOURCES = (
     master_parts.claims,
     device.claims,
     device_sweeps.claims,
+    device_products.claims,
     six_bits.claims,
 )
 
 
 @lru_cache
 def claims() -> dict[str, ProofClaim]:
-    """Return the claims by name, those of one module together."""
-    return {claim.name: claim.for_processor() for source in SOURCES for claim in source()}
+    """Return the claims by name, those of one module together; those that a device decides once more are the last."""
+    found = [claim for source in SOURCES for claim in source()]
+    found += device_calls.again(found)
+    found += device.again(found)
+    return {claim.name: claim.for_processor() for claim in found}
 
 
 def claims_of(rule: str) -> list[ProofClaim]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from enum import StrEnum
 from functools import partial
+from types import FunctionType
 from typing import Any, NamedTuple
 
 LINUX_X86 = "Linux on x86-64"
 LARGE_POWER = 31  # from which a power of two is written as one
+LONG = 60  # letters of a text from which it is no name
 
 
 class Method(StrEnum):
@@ -90,13 +92,33 @@ class ProofClaim:
         function: Any = self.decide
         while isinstance(function, partial):
             function = function.func
-        return f"{function.__module__}:{function.__qualname__}"
+        return _reference(function)
+
+    def arguments(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the references of functions that the decider is given, and its long texts and records.
+
+        Short names and numbers are in the claim's own name.
+        """
+        functions, texts = [], []
+        pending: list[Any] = [self.decide]
+        for each in pending:
+            if isinstance(each, partial):
+                pending += [each.func, *each.args, *each.keywords.values()]
+            elif isinstance(each, FunctionType):
+                functions.append(_reference(each))
+            elif (isinstance(each, str) and len(each) > LONG) or hasattr(each, "_fields") or is_dataclass(each):
+                texts.append(repr(each))
+        return tuple(functions), tuple(texts)
 
     def for_processor(self) -> ProofClaim:
         """Return the claim as a processor decides it."""
         if self.on_processor is None:
             return self
         return replace(self, **self.on_processor._asdict(), on_processor=None)
+
+
+def _reference(function: Any) -> str:
+    return f"{function.__module__}:{function.__qualname__}"
 
 
 def formula(

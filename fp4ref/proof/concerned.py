@@ -29,18 +29,8 @@ class WithoutCertificate(NamedTuple):
 
 REASONS = (
     WithoutCertificate(
-        ClaimSubject.CUDA,
-        (
-            *("BLK-1", "BLK-7", "BLK-8", "BLK-9", "E4M3-1", "E5M2-1", "GEM-5", "GEM-8", "GLB-4", "GLB-5", "HAD-2"),
-            *("HAD-4", "HAD-5", "LAY-1", "LAY-2", "LAY-4", "LAY-5", "LAY-6", "LAY-8", "LAY-12", "SR-7", "SR-8"),
-            "TEL-12",
-        ),
-        "tests on a GPU compare bytes with the golden model's on shapes and values of their own; no sweep is written",
-    ),
-    WithoutCertificate(
         ClaimSubject.TORCH, ("CNF-4",), "a state of the process, which a test sets; no value decides it"
     ),
-    WithoutCertificate(ClaimSubject.TORCH, ("GLB-4",), "given-amax/golden is about the check before every backend"),
     WithoutCertificate(ClaimSubject.GOLDEN, ("E8M0-5",), "power-of-two/formula is about the function that cites it"),
     WithoutCertificate(ClaimSubject.HEADER, ("FOS-7",), "such a specification is refused before it is lowered"),
     WithoutCertificate(ClaimSubject.HEADER, ("GLB-5",), "only the setting is there; row-scaled/cpu is about the loops"),

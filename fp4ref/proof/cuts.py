@@ -26,7 +26,7 @@ LARGE = (
     (1030, 19),
 )  # matrices of several tiles of the golden model, which are 2,048 columns or 2^18 elements
 WHERE = {"both": "in both directions", "row": "whose row direction is not transformed"}
-BACKENDS = {name: whole.BACKENDS[name] for name in (ClaimSubject.GOLDEN, ClaimSubject.CPU, ClaimSubject.TORCH)}
+ON_HOST = (ClaimSubject.GOLDEN, ClaimSubject.CPU, ClaimSubject.TORCH)
 
 
 class CutSpec(NamedTuple):
@@ -129,7 +129,7 @@ def _dimensions(m: int, k: int) -> Iterator[tuple[int, ...]]:
 
 def _differs(x: Floats, spec: CutSpec, wanted: dict[Any, Encoded], subject: ClaimSubject) -> str:
     """Return the first byte or value that is not the wanted one, in words; empty if all are."""
-    backend, amax = BACKENDS[subject], UNIT if spec.arithmetic == "nvfp4" else None
+    backend, amax = whole.BACKENDS[subject], UNIT if spec.arithmetic == "nvfp4" else None
     array = whole._array(x, subject)
     q = api.quantize(array, spec.name, spec.directions, amax=amax, backend=backend)
     for direction, want in wanted.items():
@@ -156,7 +156,7 @@ def _differs(x: Floats, spec: CutSpec, wanted: dict[Any, Encoded], subject: Clai
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims about cuts."""
     for spec in CUT:
-        for subject in BACKENDS:
+        for subject in ON_HOST:
             native = subject is ClaimSubject.CPU
             yield ProofClaim(
                 name=f"cut-{spec.name}/{subject}",

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fp4ref.proof import encoders, estimates, mx_scales, native, scales, shortcuts, transform_claims
+from fp4ref.proof import encoders, native, shortcuts
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
 from fp4ref.proof.encoders import expected
 from fp4ref.proof.steps import PATTERNS, shown
@@ -121,22 +121,26 @@ def _here(claim: ProofClaim, **more: Any) -> ProofClaim:
     )
 
 
-def claims() -> Iterator[ProofClaim]:
-    """Yield the claims about the header on the device, and those about its instructions."""
-    modules = (encoders, mx_scales, scales, shortcuts, transform_claims, estimates)
-    of_header = [claim for module in modules for claim in module.claims() if claim.subject is ClaimSubject.HEADER]
-    names = {claim.name for claim in of_header}
-    for claim in of_header:
+def again(claims: Sequence[ProofClaim]) -> Iterator[ProofClaim]:
+    """Yield those of all claims that are about the header, on the device, but where calls of it have that name."""
+    names = {claim.name for claim in claims}
+    for claim in claims:
+        if claim.subject is not ClaimSubject.HEADER or claim.name.replace("/header", "/cuda") in names:
+            continue
         if claim.name.replace("/header", "-all/header") not in names:  # a device needs no part of a domain
             yield _here(claim)
-    (reciprocal,) = (claim for claim in of_header if claim.name == "reciprocal/header")
-    yield _here(
-        reciprocal,
-        name="reciprocal-instruction/cuda",
-        statement="The device's approximate reciprocal has the recorded bits, and the exponents, zeros and infinities "
-        "follow the rule.",
-        decide=partial(shortcuts.reciprocal, "approximate_reciprocal"),
-    )
+        if claim.name == "reciprocal/header":
+            yield _here(
+                claim,
+                name="reciprocal-instruction/cuda",
+                statement="The device's approximate reciprocal has the recorded bits, and the exponents, zeros and "
+                "infinities follow the rule.",
+                decide=partial(shortcuts.reciprocal, "approximate_reciprocal"),
+            )
+
+
+def claims() -> Iterator[ProofClaim]:
+    """Yield the claims about the device's conversion instructions."""
     for name, codec in CONVERTED.items():
         yield ProofClaim(
             name=f"convert-{name}/cuda",

@@ -14,7 +14,7 @@ from fp4ref import api
 from fp4ref.formats import F
 from fp4ref.proof import whole
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
-from fp4ref.proof.cuts import BACKENDS, UNIT
+from fp4ref.proof.cuts import ON_HOST, UNIT
 from fp4ref.proof.golden_scales import _once
 from fp4ref.proof.transforms import E2M1_VALUES
 
@@ -59,7 +59,12 @@ def rows(subject: ClaimSubject, tell: Tell) -> Replayed:
         x = np.ascontiguousarray(words.T if number else words).view(ml_dtypes.bfloat16)
         bits: Any = whole._array(drawn, subject)
         q = api.quantize(  # type: ignore[call-overload]
-            whole._array(x, subject), "nvfp4-sr", direction, amax=UNIT, random_bits=bits, backend=BACKENDS[subject]
+            whole._array(x, subject),
+            "nvfp4-sr",
+            direction,
+            amax=UNIT,
+            random_bits=bits,
+            backend=whole.BACKENDS[subject],
         )
         got = q.direction(direction)[0].mapped(whole._host)
         row, byte = np.nonzero(got.data != want)
@@ -75,7 +80,7 @@ def rows(subject: ClaimSubject, tell: Tell) -> Replayed:
 
 def claims() -> Iterator[ProofClaim]:
     """Yield the claim for each backend."""
-    for subject in BACKENDS:
+    for subject in ON_HOST:
         yield ProofClaim(
             name=f"stochastic-rows/{subject}",
             rules=("SR-2", "SR-3"),

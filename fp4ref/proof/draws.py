@@ -17,7 +17,6 @@ from fp4ref.conformance.judge import binomial, hypergeometric
 from fp4ref.errors import ShapeError
 from fp4ref.proof import whole
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell, formula
-from fp4ref.proof.cuts import BACKENDS
 from fp4ref.proof.transforms import _defined
 from fp4ref.quantized import DIRECTIONS, Direction
 
@@ -37,6 +36,7 @@ CROSSING = (  # parts whose blocks are on both sides of number 2^32, or of a mul
     ((2, 600), (1, 16 * ((5 << 32) - 20)), (3, 16 * ((6 << 32) - 1))),
 )
 LAST = 80  # rows of a part that are compared
+DEVICES = {ClaimSubject.TORCH: "cpu", ClaimSubject.CUDA: "cuda"}
 TRIALS = (*range(1, 21), 90)
 PAIRS = range(1, 15)
 ALPHAS = (Fraction(1, 1000), Fraction(1, 10**12))
@@ -93,8 +93,8 @@ def _bytes(
 ) -> NDArray[np.uint8]:
     """Return random bytes [rows, columns] of a part that is given as one of the direction's matrix."""
     part, origin, of = (size if direction == "row" else size[::-1] for size in (part, origin, of))
-    device = "cpu" if subject is ClaimSubject.TORCH else None
-    bits = random_source.random_bits(part, direction, seed, stream, origin, of, device, BACKENDS[subject])
+    device = DEVICES.get(subject)
+    bits = random_source.random_bits(part, direction, seed, stream, origin, of, device, whole.BACKENDS[subject])
     return whole._host(bits)
 
 

@@ -21,7 +21,7 @@ from fp4ref.operands import AlphaRule
 from fp4ref.proof import whole
 from fp4ref.proof.blocks import TYPES
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
-from fp4ref.proof.cuts import BACKENDS, UNIT
+from fp4ref.proof.cuts import UNIT
 from fp4ref.proof.golden_scales import _once
 from fp4ref.quantized import DirectionData, Quantized
 
@@ -80,7 +80,9 @@ def _taken(subject: ClaimSubject, q: Quantized) -> Quantized:
 def _product(subject: ClaimSubject, a: Quantized, b: Quantized, **given: Any) -> NDArray[Any]:
     """Return a product by a backend."""
     named = {key: whole._array(part, subject) if isinstance(part, np.ndarray) else part for key, part in given.items()}
-    return whole._host_values(multiply.gemm(_taken(subject, a), _taken(subject, b), backend=BACKENDS[subject], **named))
+    return whole._host_values(
+        multiply.gemm(_taken(subject, a), _taken(subject, b), backend=whole.BACKENDS[subject], **named)
+    )
 
 
 def _sums(left: NDArray[np.float64], right: NDArray[np.float64]) -> Floats:
@@ -203,7 +205,7 @@ def groups(subject: ClaimSubject, tell: Tell) -> Replayed:
         b = [weights[spec] for spec, _ in members]
         alone = [_product(subject, *pair) for pair in zip(a, b, strict=True)]
         left, right = ([_taken(subject, q) for q in side] for side in (a, b))
-        made = multiply.gemm_grouped(left, right, backend=BACKENDS[subject])
+        made = multiply.gemm_grouped(left, right, backend=whole.BACKENDS[subject])
         got = [whole._host_values(each) for each in made]
         for place, (mine, own) in enumerate(zip(got, alone, strict=True)):
             if mine.shape != (members[place][1], SIDE) or mine.tobytes() != own.tobytes():

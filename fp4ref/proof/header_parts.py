@@ -106,7 +106,8 @@ LARGEST = f"""
         double sum = 0.0;
         for (int j = 0; j < 16; ++j)
             sum += ((0x{MASK:X}u >> j ^ (unsigned)__builtin_popcount(j & k)) & 1u) ? -x[j] : x[j];
-        most = most < __builtin_fabs(sum) ? __builtin_fabs(sum) : most;
+        sum = sum < 0.0 ? -sum : sum;
+        most = most < sum ? sum : most;
     }}
     const float before = (i & 64u) ? 3.25f : 0.0f, largest = (float)(most / 4.0);
     return hadamard_amax<0x{MASK:X}u>(before, y) != (largest > before ? largest : before);

@@ -14,7 +14,7 @@ from fp4ref import api
 from fp4ref.formats import F
 from fp4ref.proof import whole
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
-from fp4ref.proof.cuts import BACKENDS
+from fp4ref.proof.cuts import ON_HOST
 
 ROWS, COLUMNS = 4200, 512  # pieces of 2^18 elements are 512 rows; the last one is not whole
 PART = 200  # rows that are compared at a time
@@ -38,7 +38,7 @@ def _quantized(spec: str, x: Any, subject: ClaimSubject, bits: Any, amax: Any) -
     named: dict[str, Any] = {"amax": amax}
     if spec.endswith("-sr"):
         named["random_bits"] = whole._array(bits, subject)
-    q = api.quantize(whole._array(x, subject), spec, backend=BACKENDS[subject], **named)
+    q = api.quantize(whole._array(x, subject), spec, backend=whole.BACKENDS[subject], **named)
     return q.direction("row")[0].mapped(whole._host)
 
 
@@ -75,7 +75,7 @@ def _size() -> int:
 
 def claims() -> Iterator[ProofClaim]:
     """Yield the claim for each backend."""
-    for subject in BACKENDS:
+    for subject in ON_HOST:
         values = [
             whole.value_of(spec, reference, subject)
             for spec, reference in (*CASES.items(), ("nvfp4", "fp4ref.specs:NVFP4"))

@@ -14,7 +14,7 @@ from fp4ref.errors import Fp4Error
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, F, Floats
 from fp4ref.proof import blocks, sources, whole
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
-from fp4ref.proof.cuts import BACKENDS
+from fp4ref.proof.cuts import ON_HOST
 from fp4ref.proof.golden_scales import _encoding, _factor, _once
 from fp4ref.quantized import DIRECTIONS
 
@@ -53,7 +53,7 @@ def by_row(subject: ClaimSubject, tell: Tell) -> Replayed:
     wanted = {"data": codes[:, ::2] | codes[:, 1::2] << 4, "scales": scales, "amax": maxima}
     for number, direction in enumerate(DIRECTIONS):
         given = whole._array(np.ascontiguousarray(x.T) if number else x, subject)
-        q = api.quantize(given, ROW_SCALED, direction, backend=BACKENDS[subject])
+        q = api.quantize(given, ROW_SCALED, direction, backend=whole.BACKENDS[subject])
         got = q.direction(direction)[0].mapped(whole._host)
         for name, want in wanted.items():
             mine = getattr(got, name)
@@ -105,7 +105,7 @@ def _told(amax: Any, spec: str, want: float | None) -> str:
 
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims about maxima."""
-    for subject in BACKENDS:
+    for subject in ON_HOST:
         value = f"{sources.LOWERED}{ROW_SCALED}" if subject is ClaimSubject.CPU else "fp4ref.specs:NVFP4_ROW_SCALED"
         yield ProofClaim(
             name=f"row-scaled/{subject}",

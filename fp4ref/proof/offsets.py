@@ -19,7 +19,6 @@ from fp4ref.errors import DomainError, LayoutError
 from fp4ref.layout import layout
 from fp4ref.proof import whole
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
-from fp4ref.proof.cuts import BACKENDS
 from fp4ref.quantized import DirectionData, Quantized
 
 POISON = 0xFF
@@ -92,7 +91,7 @@ def moved(stated: StatedLayout, subject: ClaimSubject, tell: Tell) -> Replayed:
             ):
                 parts = DirectionData(data, given, None).mapped(lambda part: whole._array(part, subject))
                 q = Quantized(resolve("mxfp4"), (m, 32 * k), "float32", start, parts)
-                got = whole._host(api.to_layout(q, end, backend=BACKENDS[subject]).row.scales)
+                got = whole._host(api.to_layout(q, end, backend=whole.BACKENDS[subject]).row.scales)
                 if got.shape != want.shape or (got != want).any():
                     return Replayed(count, f"{m} x {k} scales from {start} to {end}: {_first(got, want)}")
         tell((count + 1) / len(tried))

@@ -15,7 +15,7 @@ from fp4ref.catalogue import resolve
 from fp4ref.formats import F
 from fp4ref.proof import sources, whole
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
-from fp4ref.proof.cuts import BACKENDS, matrix
+from fp4ref.proof.cuts import ON_HOST, matrix
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData
 from fp4ref.random_source import random_bits
 
@@ -75,7 +75,7 @@ def _bytes(
         direction,
         amax=AMAX[spec.name[:5]],
         random_bits=bits,
-        backend=BACKENDS[subject],
+        backend=whole.BACKENDS[subject],
     )
     return q.direction(direction)[0].mapped(whole._host)
 
@@ -127,7 +127,7 @@ def refused(tell: Tell) -> Replayed:
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims about parts."""
     for spec in PARTS:
-        for subject in BACKENDS:
+        for subject in ON_HOST:
             value = f"{sources.LOWERED}{spec.name}" if subject is ClaimSubject.CPU else spec.value
             yield ProofClaim(
                 name=f"part-{spec.name}/{subject}",

@@ -34,9 +34,11 @@ def path_of(claim: ProofClaim) -> Path:
 
 @cache
 def covered(name: str) -> dict[str, str]:
-    """Return a digest of every definition that a claim covers, the function that decides it included."""
+    """Return a digest of every definition that a claim covers, the function that decides it and its arguments too."""
     claim = claims()[name]
-    return sources.digests((claim.decider(), *claim.covers))
+    functions, texts = claim.arguments()
+    given = {f"{claim.decider()} {number}": sources.digest(text) for number, text in enumerate(texts)}
+    return sources.digests(tuple(dict.fromkeys((*functions, *claim.covers)))) | given
 
 
 def written(claim: ProofClaim, finding: Replayed, seconds: float, date: str, tools: dict[str, str]) -> Record:

@@ -32,7 +32,12 @@ def digests(references: tuple[str, ...]) -> dict[str, str]:
     found = python_sources.texts(tuple(name for name in references if name not in {*native, *lowered}))
     checks = "\n".join(python_sources.strings(name) for name in found if name.startswith(CHECKS)) if native else ""
     found |= dict(cpp_sources.texts(native, lowered, checks))
-    return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in sorted(found.items())}
+    return {name: digest(text) for name, text in sorted(found.items())}
+
+
+def digest(text: str) -> str:
+    """Return a digest of the text of one definition."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def total(parts: dict[str, str]) -> str:

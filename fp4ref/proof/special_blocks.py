@@ -16,7 +16,7 @@ from fp4ref.formats import CUDA_E2M1, F
 from fp4ref.proof import whole
 from fp4ref.proof.blocks import Pipeline, mx, nvfp4
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
-from fp4ref.proof.cuts import BACKENDS
+from fp4ref.proof.cuts import ON_HOST
 
 SPECIALS = (0x7F80, 0xFF80, 0x7FC0, 0xFFC0)  # infinities and NaN, as bfloat16
 SPECS = {"nvfp4": "fp4ref.specs:NVFP4", "mxfp4": "fp4ref.specs:MXFP4"}
@@ -45,7 +45,7 @@ def blocks_of(spec: str, subject: ClaimSubject, tell: Tell) -> Replayed:
     codes = pipe.code(x, byte[:, None]).reshape(-1, 4 * pipe.block)
     want = codes[:, ::2] | codes[:, 1::2] << 4
     given: Any = whole._array(found.reshape(codes.shape).view(ml_dtypes.bfloat16), subject)
-    got = api.quantize(given, spec, backend=BACKENDS[subject]).direction("row")[0].mapped(whole._host)
+    got = api.quantize(given, spec, backend=whole.BACKENDS[subject]).direction("row")[0].mapped(whole._host)
     tell(1.0)
     for name, mine, its in (("data", got.data, want), ("scales", got.scales, byte)):
         (wrong,) = np.nonzero(mine.ravel() != its.ravel())
@@ -63,7 +63,7 @@ def claims() -> Iterator[ProofClaim]:
     """Yield the claims about blocks."""
     for spec, reference in SPECS.items():
         size = (16 if spec == "nvfp4" else 32) ** 3 * len(SPECIALS) ** 2
-        for subject in BACKENDS:
+        for subject in ON_HOST:
             yield ProofClaim(
                 name=f"special-blocks-{spec}/{subject}",
                 rules=("BLK-2", "E2M1-4", "E2M1-5", *(("GLB-1", "GLB-3") if spec == "nvfp4" else ("E8M0-3",))),

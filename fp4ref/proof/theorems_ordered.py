@@ -15,7 +15,7 @@ from fp4ref.catalogue import resolve
 from fp4ref.formats import CUDA_E4M3, F
 from fp4ref.proof import encoders, sources, whole
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
-from fp4ref.proof.cuts import BACKENDS, matrix, sizes
+from fp4ref.proof.cuts import ON_HOST, matrix, sizes
 from fp4ref.proof.golden_scales import _constants
 from fp4ref.proof.theorems_again import BYTES, ORDERED
 
@@ -59,7 +59,7 @@ def turned(subject: ClaimSubject, tell: Tell) -> Replayed:
     for done, (name, (rows, columns)) in enumerate(tried):
         block, form = SQUARE[name], resolve(name).element.format
         x = whole._array(matrix(rows, columns) * F(1.09375), subject)
-        q: Any = api.quantize(x, name, "both", backend=BACKENDS[subject])
+        q: Any = api.quantize(x, name, "both", backend=whole.BACKENDS[subject])
         across, down = (part.mapped(whole._host) for part in (q.row, q.column))
         codes, turned_codes = packing.unpack(across.data, columns, form), packing.unpack(down.data, rows, form)
         m, k = np.arange(rows)[:, None], np.arange(columns)[None, :]
@@ -131,7 +131,7 @@ def claims() -> Iterator[ProofClaim]:
         rests_on=("decision-key/golden",),
         **golden,
     )
-    for subject in BACKENDS:
+    for subject in ON_HOST:
         values = tuple(
             f"{sources.LOWERED}{name}"
             if subject is ClaimSubject.CPU

@@ -8,6 +8,7 @@
 //
 // In, Out, FACTORS, READ, HAS_BIAS and VECTORS (columns are a multiple of 8, and every row begins at a multiple of 16
 // bytes) come before this file. A thread takes 8 neighbours of a row; `strips` blocks of threads lie side by side.
+// Certificates: product-finished-*.
 #include "factors.cuh"
 
 constexpr int EACH = 8;

@@ -7,6 +7,7 @@
 // Source, Layout and QUARTERS come before this file. A thread moves 4 neighbouring columns of one row: a unit; with
 // QUARTERS, where one of the layouts is in 128x4 tiles, of the four rows that lie 32 apart, side by side in a tile: a unit
 // is a block of threads then, for 128 rows of 8 tiles. Rules: LAY-5, LAY-6.
+// Certificates: offset-*, padding-written.
 #include "maps.cuh"
 
 constexpr bool FROM_TILES = fp4ref::same_type<Source, fp4ref::layout::tiled_128x4>;

@@ -4,7 +4,7 @@
 //                      bits are the argument
 //   out                float32  [2]: the factor, and 0
 //
-// FACTORS and READ come before this file. Rules: GEM-5, TEL-12.
+// FACTORS and READ come before this file. Rules: GEM-5, TEL-12. Certificates: product-factor.
 #include "factors.cuh"
 
 extern "C" __global__ void product_factor(

@@ -3,7 +3,8 @@
 //   out  uint8  [rows, columns], a part of the direction's matrix
 //
 // `first` is the index of the part's first block in the whole, `across` the blocks of a whole row. A thread makes EACH
-// blocks of 16; those of a part of whole rows follow each other. Rules: SR-7, SR-8.
+// blocks of 16; those of a part of whole rows follow each other. Rules: SR-7, SR-8. Certificates: random-counters,
+// random-parts.
 #include "common.cuh"
 
 constexpr int BLOCK = 16, EACH = 4;

@@ -5,6 +5,7 @@
 //
 // S, whose element counts alone, Out and VECTORS (both begin at multiples of 16 bytes) come before this file. A thread
 // takes twice 8 neighbours, which lie 8 * THREADS apart. Rules: E4M3-1, E5M2-1.
+// Certificates: tensor-values-*.
 #include "common.cuh"
 
 constexpr int EACH = 8, PARTS = 2;
