@@ -34,6 +34,7 @@ class Graph:
         from cuda.bindings import driver
 
         self._executable: Any = None
+        self._destroy, self._ends = driver.cuGraphExecDestroy, sys.is_finalizing
         with _making, _relaxed() as relaxed:
             stream = _stream(ordinal)
             require(driver.cuStreamBeginCapture(stream, relaxed))
@@ -48,12 +49,9 @@ class Graph:
         self._address, self._begin, self._lock = int(self._executable), driver_library().cuGraphLaunch, threading.Lock()
 
     def __del__(self) -> None:
-        if self._executable is None or sys.is_finalizing():
-            return
-        from cuda.bindings import driver
-
-        with _relaxed():
-            driver.cuGraphExecDestroy(self._executable)
+        if self._executable is not None and not self._ends():  # at the end of the process the driver is gone
+            with _relaxed():
+                self._destroy(self._executable)
 
     def start(self, stream: int) -> None:
         """Start the launches on a stream."""
