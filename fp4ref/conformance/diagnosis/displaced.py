@@ -7,6 +7,7 @@ the input that the maxima of the tensor do not see.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,13 +20,24 @@ from fp4ref.formats import Codec, Codes, Floats
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 ACROSS = (1, 2, 4, 8, 16)
 COLUMNS = (*ACROSS, 32, 64, 128)
+TAILS = (2, 4, 8, 16, 32, 64, 128)
 MASKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)  # of groups that change places, or the middle two of four
 GROUPS = (2, 4, 8, 16)
-SWAPPED_WITH_SPARE = "codes-swapped-spare"  # leaves a code in the spare nibble
+SWAPPED_WITH_SPARE = "codes-swapped-spare"
+HIGH_FIRST = "codes-high-bits-first"
+FILLING = {SWAPPED_WITH_SPARE, HIGH_FIRST}  # which leave codes in spare bits
+SIX = 6  # bits of a code, in which the order of bits within bytes is a choice of its own
 
 
 def displaced(width: int) -> Iterator[Mistake]:
     """Yield the mistakes. width: columns of a block."""
+    yield from _bytes_elsewhere(width)
+    yield from _codes_elsewhere()
+    yield from _codes_turned()
+
+
+def _bytes_elsewhere(width: int) -> Iterator[Mistake]:
+    """Yield bytes that are those of other rows or blocks."""
     for count in ROWS:
         for way, sign, step in (("before", "-", count), ("after", "+", -count)):
             yield _moved(f"bytes-of-row-{count}-{way}", f"bytes are those of row {sign} {count}", 0, step, step)
@@ -39,15 +51,39 @@ def displaced(width: int) -> Iterator[Mistake]:
             yield _moved(
                 f"bytes-of-block-{count}-{way}", f"bytes are those of block {sign} {count}", 1, step, step * width
             )
+    for count in TAILS:
+        text = f"bytes are those of the last row of the last whole group of {count} rows, past it"
+        move = partial(_clamped, count, 0)
+        yield _mistake(f"bytes-clamped-{count}", Slot.DIRECTION, text, scales=move, codes=move)
+
+
+def _codes_elsewhere() -> Iterator[Mistake]:
+    """Yield codes that are those of other rows or columns."""
     for axis, word, counts in ((0, "row", ROWS), (1, "column", COLUMNS)):
+        for count in TAILS:
+            text = f"codes are those of the last {word} of the last whole group of {count} {word}s, past it"
+            yield _recoded(f"codes-{word}-clamped-{count}", text, partial(_clamped, count, axis))
         for count in counts:
             for way, sign, step in (("before", "-", count), ("after", "+", -count)):
                 yield _moved(
                     f"codes-of-{word}-{count}-{way}", f"codes are those of {word} {sign} {count}", axis, 0, step
                 )
+
+
+def _codes_turned() -> Iterator[Mistake]:
+    """Yield codes in another order, or in other bits, of a group."""
     nibbles = "the two nibbles of a byte are exchanged"
     yield _recoded("codes-swapped", nibbles, partial(_reversed, 2, False))
     yield _recoded(SWAPPED_WITH_SPARE, f"{nibbles}, a spare one as well", _swapped_with_spare)
+    for name, text, bits in (
+        (
+            HIGH_FIRST,
+            "6-bit codes are stored from the highest bit of each byte down, not from the lowest up",
+            _high_first,
+        ),
+        ("codes-bytes-reversed", "the three bytes of four 6-bit codes are in reverse order", _three_reversed),
+    ):
+        yield Mistake(name, Slot.PACKING, text, partial(_repacked, bits))
     for size in GROUPS[1:]:
         yield _recoded(
             f"codes-reversed-{size}", f"codes are in reverse order in groups of {size}", partial(_reversed, size, False)
@@ -63,20 +99,23 @@ def scales_elsewhere() -> Iterator[Mistake]:
         for mask in MASKS if axis == 0 else MASKS[:8]:
             pair = "2i and 2i + 1" if mask == 1 else f"i and i ^ {mask}"
             for name, text, kept in (("", "", True), ("-zero", "; 0 where there is none", False)):
-                yield _mistake(
+                moved = _mistake(
                     f"scales-of-{word}-xor-{mask}{name}",
                     Slot.LAYOUT,
                     f"{bytes_} {pair} are exchanged{text}",
                     scales=partial(_exchanged, mask, axis, kept),
                 )
+                yield moved if kept else replace(moved, grid=partial(_exchanged, mask, axis, True))
+        for count in TAILS if axis == 0 else TAILS[:3]:
+            text = f"the scale bytes are those of the last {word} of the last whole group of {count} {word}s, past it"
+            move = partial(_clamped, count, axis)
+            yield _mistake(f"scales-of-{word}-clamped-{count}", Slot.LAYOUT, text, scales=move)
         for count in ROWS if axis == 0 else ACROSS:
             for way, sign, step in (("before", "-", count), ("after", "+", -count)):
-                yield _mistake(
-                    f"scales-of-{word}-{count}-{way}",
-                    Slot.LAYOUT,
-                    f"the scale bytes are those of {word} {sign} {count}",
-                    scales=partial(np.roll, shift=step, axis=axis),
-                )
+                name, text = f"scales-of-{word}-{count}-{way}", f"the scale bytes are those of {word} {sign} {count}"
+                yield _mistake(name, Slot.LAYOUT, text, scales=partial(np.roll, shift=step, axis=axis))
+                text += f", where there is such a {word}"
+                yield _mistake(f"{name}-inside", Slot.LAYOUT, text, scales=partial(_within, step, axis=axis))
 
 
 def rows_read() -> Iterator[Mistake]:
@@ -132,11 +171,18 @@ def _untouched(
     return amax(right, keep_nan, by_row)
 
 
-def _within(by: int, codes: Codes) -> Codes:
-    """Return the rows `by` before; a row without one keeps its own."""
-    rows = np.arange(len(codes))
-    other = rows - by
-    return codes[np.where((other >= 0) & (other < len(rows)), other, rows)]
+def _within(by: int, codes: Codes, axis: int = 0) -> Codes:
+    """Return the rows, or columns, `by` before; one without such keeps its own."""
+    own = np.arange(codes.shape[axis])
+    other = own - by
+    return np.take(codes, np.where((other >= 0) & (other < len(own)), other, own), axis)
+
+
+def _clamped(size: int, axis: int, codes: Codes) -> Codes:
+    """Return the rows, or columns, of which those past the last whole group are the last one of it."""
+    own = np.arange(codes.shape[axis])
+    last = len(own) // size * size - 1
+    return np.take(codes, np.minimum(own, last), axis) if last >= 0 else codes
 
 
 def _moved(name: str, text: str, axis: int, scales: int, codes: int) -> Mistake:
@@ -211,6 +257,33 @@ def _swapped_with_spare(codes: Codes) -> Codes:
     if codes.shape[1] % 2:
         made[:, -1] = 0
     return made
+
+
+def _repacked(write: Codes2, kernel: Kernel) -> Kernel | None:
+    """Return a kernel of 6-bit codes that writes a row's bytes in another way. write: of codes, read as declared."""
+    six = kernel.spec.element.format.bits == SIX
+    return kernel.but(codes=partial(_after, kernel.codes, write)) if six else None
+
+
+def _high_first(codes: Codes) -> Codes:
+    rows, columns = codes.shape
+    bits = np.unpackbits(codes.astype(np.uint8)[:, :, None], axis=2)[:, :, 8 - SIX :].reshape(rows, columns * SIX)
+    return _read(np.packbits(bits, axis=1), columns)
+
+
+def _three_reversed(codes: Codes) -> Codes:
+    rows, columns = codes.shape
+    bits = np.unpackbits(codes.astype(np.uint8)[:, :, None], axis=2, bitorder="little")[:, :, :SIX]
+    data = np.packbits(bits.reshape(rows, columns * SIX), axis=1, bitorder="little")
+    whole = data.shape[1] // 3 * 3
+    turned = data[:, :whole].reshape(rows, -1, 3)[:, :, ::-1].reshape(rows, whole)
+    return _read(np.concatenate([turned, data[:, whole:]], axis=1), columns)
+
+
+def _read(data: Codes, columns: int) -> Codes:
+    """Return 6-bit codes of bytes. Rules: PACK-6."""
+    bits = np.unpackbits(data, axis=1, bitorder="little")[:, : columns * SIX].reshape(len(data), columns, SIX)
+    return np.packbits(bits, axis=2, bitorder="little")[:, :, 0]
 
 
 def _reversed(size: int, down: bool, codes: Codes) -> Codes:

@@ -18,6 +18,7 @@ from fp4ref.conformance.diagnosis.evidence import Item, Part, Tier
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.diagnosis.hypotheses import Hypothesis, special_kinds
 from fp4ref.conformance.diagnosis.likely_place import likely_place
+from fp4ref.conformance.diagnosis.padding import in_padding
 from fp4ref.conformance.diagnosis.placed import PlacedSearch
 from fp4ref.conformance.diagnosis.ranking import ranked
 from fp4ref.conformance.diagnosis.scale_stage import permuted
@@ -115,8 +116,7 @@ class Session:
 
     def _in_padding(self, hypothesis: Hypothesis) -> bool:
         """Return True if padding of the scales is not zero, if they are stored where the hypothesis has them."""
-        read = hypothesis.scales
-        return any(item.stray(read) for item in self.items if item.scales(read) is not None)
+        return in_padding(self.items, hypothesis.scales, hypothesis.mistakes)
 
     def _search(self, tier: Tier, share: Share) -> Search:
         deadline = self.start + share.value * self.budget

@@ -18,6 +18,7 @@ from fp4ref.conformance.mistakes.randomness import randomness
 from fp4ref.conformance.mistakes.readers import scale_readers
 from fp4ref.conformance.mistakes.record import Mistake, Slot, collect, known
 from fp4ref.conformance.mistakes.scale_codecs import scale_codec
+from fp4ref.conformance.mistakes.scale_pitches import pitches
 from fp4ref.conformance.mistakes.scale_places import misplaced, squares
 from fp4ref.conformance.mistakes.scales import block_scale
 from fp4ref.conformance.mistakes.sides import CaseLike, Exhibit
@@ -40,6 +41,7 @@ OWN = collect(
     transforms(),
     CHOICES,
     misplaced(),
+    pitches(),
     missing(),
     inputs(),
     directions(),

@@ -1,0 +1,66 @@
+"""Wrong kernels by classes: scale bytes at another pitch or clamped to whole tiles, and exchanged with padding.
+
+`says` matches the cause and the place in the headline.
+"""
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+
+_BASE = runpy.run_path(str(Path(__file__).parent / "unseen_elements.py"))
+NVFP4, Square = (_BASE[name] for name in ("NVFP4", "Square"))
+_SCALES = runpy.run_path(str(Path(__file__).parent / "unseen_scales.py"))
+mutant, MUTANTS = _SCALES["mutant"], _SCALES["MUTANTS"]
+MUTANTS.clear()
+F = np.float32
+CORRECT, RELEASE = (), True
+
+
+@mutant("stored-pitch-4", says="written at the pitch of a multiple of 4 blocks")
+class ScalesAtAPaddedPitch(NVFP4):
+    layout = "linear"
+
+    def place(self, scales):
+        rows, across = scales.shape
+        made, pitch = np.zeros(rows * across, np.uint8), -(-across // 4) * 4
+        for row in range(rows):
+            line = scales[row, : max(made.size - row * pitch, 0)]
+            made[row * pitch : row * pitch + len(line)] = line
+        return made.reshape(rows, across)
+
+
+@mutant("read-pitch-one-more", says="copied from places at the pitch of one block too many")
+class ScalesCopiedOneBlockTooFar(NVFP4):
+    layout = "linear"
+
+    def place(self, scales):
+        rows, across = scales.shape
+        flat = np.append(scales.reshape(-1), np.zeros(rows * (across + 1), np.uint8))
+        return np.stack([flat[row * (across + 1) :][:across] for row in range(rows)]) if rows else scales
+
+
+@mutant("scales-of-row-clamped-32", says="last row of the last whole group of 32 rows")
+class TailRowsTakeTheLastWholeRow(NVFP4):
+    layout = "linear"
+
+    def place(self, scales):
+        whole = len(scales) // 32 * 32
+        made = scales.copy()
+        made[whole:] = made[max(whole - 1, 0)] if whole else made[whole:]
+        return made
+
+
+@mutant("scales-of-row-8-after-inside|stored-squares-below", says=r"those of (row \+ 8|the square below)")
+class LowerHalvesOfSquaresTakeTheNextOnes(Square):
+    def stored(self, byte):
+        row = np.arange(len(byte))
+        there = (row % 16 >= 8) & (row + 8 < len(byte))
+        return byte[np.where(there, row + 8, row)]
+
+
+@mutant("input-inf-zero", says="infinities are taken as 0")
+class InfinitiesAreZeros(NVFP4):
+    def read(self, x):
+        x = super().read(x)
+        return np.where(np.isinf(x), F(0), x)
