@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 _BASE = runpy.run_path(str(Path(__file__).parent / "unseen_elements.py"))
-NVFP4, Square = (_BASE[name] for name in ("NVFP4", "Square"))
+NVFP4, Square, FourOverSix = (_BASE[name] for name in ("NVFP4", "Square", "FourOverSix"))
 _SCALES = runpy.run_path(str(Path(__file__).parent / "unseen_scales.py"))
 mutant, MUTANTS = _SCALES["mutant"], _SCALES["MUTANTS"]
 MUTANTS.clear()
@@ -64,3 +64,18 @@ class InfinitiesAreZeros(NVFP4):
     def read(self, x):
         x = super().read(x)
         return np.where(np.isinf(x), F(0), x)
+
+
+@mutant("search-without-3", says="4over6 errors miss element 3")
+class FourOverSixMissesOneError(FourOverSix):
+    def total(self, errors):
+        return super().total(np.where(np.arange(16) == 3, F(0), errors))
+
+
+@mutant("search-of-2", says="4over6: 2 neighbouring blocks choose together")
+class BlocksChooseInPairs(FourOverSix):
+    def better(self, first, second):
+        left = np.arange(first.shape[1]) // 2 * 2
+        right = np.minimum(left + 1, first.shape[1] - 1)
+        one = right > left
+        return second[:, left] + one * second[:, right] < first[:, left] + one * first[:, right]

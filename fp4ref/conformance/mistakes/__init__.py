@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fp4ref.conformance.mistakes import block_maxima, scale_codecs, scales
+from fp4ref.conformance.mistakes.block_choices import BLOCK_CHOICES
 from fp4ref.conformance.mistakes.block_maxima import BLOCK_MAXIMA
 from fp4ref.conformance.mistakes.choices import CHOICES
 from fp4ref.conformance.mistakes.data_readers import DATA_READERS
@@ -40,6 +41,7 @@ OWN = collect(
     partial_blocks(),
     transforms(),
     CHOICES,
+    BLOCK_CHOICES,
     misplaced(),
     pitches(),
     missing(),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 Values = NDArray[Any]
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128)
+MIRRORS = (3, 7, 15, 31, 96)  # groups in reverse order, and the middle two of four groups of 32
 TILES = (8, 16, 32, 64, 128)
 
 
@@ -46,7 +47,7 @@ def _moved(axis: int, word: str) -> Iterator[ResultMistake]:
         for way, sign, step in (("before", "-", -count), ("after", "+", count)):
             move = partial(_shifted, step)
             yield _of(axis, f"results-of-{word}-{count}-{way}", f"{{}} are those of {word} {sign} {count}", move)
-    for count in STEPS:
+    for count in (*STEPS, *MIRRORS):
         text = f"{{}} of {word}s {_other(word)} and {_other(word)} ^ {count} are exchanged"
         yield _of(axis, f"results-{word}-xor-{count}", text, partial(_exchanged, count))
     for count in TILES:
