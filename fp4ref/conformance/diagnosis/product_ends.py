@@ -1,4 +1,4 @@
-"""What follows the sums of a product: the amaxes, what is added, roundings and the cast, right or mistaken."""
+"""The end of a product after its sums, right or mistaken: amaxes, additions, roundings and the cast."""
 
 from __future__ import annotations
 

@@ -189,6 +189,13 @@ def inputs() -> Iterator[Mistake]:
         )
         yield known(
             stage,
+            f"input-clamped-{size}",
+            f"columns past the last multiple of {size} are read from a vector of {size} that ends with the row",
+            alone=True,
+            values=partial(_clamped, size),
+        )
+        yield known(
+            stage,
             f"input-rows-{size}",
             f"rows past the last multiple of {size} are taken as zeros",
             values=partial(cleared, size, 1),
@@ -218,6 +225,15 @@ def inputs() -> Iterator[Mistake]:
 def _replaced(chosen: Any, value: float, values: Floats) -> Floats:
     """Return values of which some are replaced by one number, with their signs unless it is 0."""
     return np.where(chosen(values), np.copysign(F(value), values) if value else F(0), values)
+
+
+def _clamped(size: int, values: Floats) -> Floats:
+    """Return values of which a last vector that is not full begins too early, so that it ends with the row."""
+    columns = values.shape[1]
+    tail = columns % size
+    if not tail or columns < size:
+        return values
+    return np.concatenate([values[:, : columns - tail], values[:, columns - size :][:, :tail]], axis=1)
 
 
 def _limited(most: float, largest: float, values: Floats) -> Floats:

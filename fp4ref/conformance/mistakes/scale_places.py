@@ -246,7 +246,7 @@ def _mirrored_within(size: int, values: Any) -> Any:
 
 
 def _beside(axis: int, by: int, values: Any) -> Any:
-    """Return a grid [down, across, ...] of what is so many places on; where there is none, what is there."""
+    """Return a grid [down, across, ...] moved by some places; where nothing comes from, its own stays."""
     own = np.arange(values.shape[axis])
     there = (own + by >= 0) & (own + by < len(own))
     return np.take(values, np.where(there, own + by, own), axis)
