@@ -6,6 +6,7 @@
 import runpy
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
 _BASE = runpy.run_path(str(Path(__file__).parent / "unseen_elements.py"))
@@ -79,3 +80,18 @@ class BlocksChooseInPairs(FourOverSix):
         right = np.minimum(left + 1, first.shape[1] - 1)
         one = right > left
         return second[:, left] + one * second[:, right] < first[:, left] + one * first[:, right]
+
+
+@mutant("amax-reported-bf16", says="the amax that is returned is rounded to bfloat16, that of the scales is not")
+class ReturnedAmaxIsNarrow(NVFP4):
+    def __call__(self, x, dtype):
+        data, scales, amax = super().__call__(x, dtype)
+        return data, scales, amax.astype(ml_dtypes.bfloat16).astype(F)
+
+
+@mutant("codes-sign-xor-8", says=r"elements have the sign of that in column \^ 8, in rows from 64 on")
+class SignOfTheOtherHalf(NVFP4):
+    def pack(self, codes):
+        other = np.arange(codes.shape[1]) ^ 8
+        taken = np.where(other < codes.shape[1], other, np.arange(codes.shape[1]))
+        return super().pack(np.where(np.arange(len(codes))[:, None] >= 64, codes & 7 | codes[:, taken] & 8, codes))

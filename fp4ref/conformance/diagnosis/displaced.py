@@ -22,18 +22,12 @@ ACROSS = (1, 2, 4, 8, 16)
 COLUMNS = (*ACROSS, 32, 64, 128)
 TAILS = (2, 4, 8, 16, 32, 64, 128)
 MASKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)  # of groups that change places, or the middle two of four
-GROUPS = (2, 4, 8, 16)
-SWAPPED_WITH_SPARE = "codes-swapped-spare"
-HIGH_FIRST = "codes-high-bits-first"
-FILLING = {SWAPPED_WITH_SPARE, HIGH_FIRST}  # which leave codes in spare bits
-SIX = 6  # bits of a code, in which the order of bits within bytes is a choice of its own
 
 
 def displaced(width: int) -> Iterator[Mistake]:
     """Yield the mistakes. width: columns of a block."""
     yield from _bytes_elsewhere(width)
     yield from _codes_elsewhere()
-    yield from _codes_turned()
 
 
 def _bytes_elsewhere(width: int) -> Iterator[Mistake]:
@@ -62,35 +56,12 @@ def _codes_elsewhere() -> Iterator[Mistake]:
     for axis, word, counts in ((0, "row", ROWS), (1, "column", COLUMNS)):
         for count in TAILS:
             text = f"codes are those of the last {word} of the last whole group of {count} {word}s, past it"
-            yield _recoded(f"codes-{word}-clamped-{count}", text, partial(_clamped, count, axis))
+            yield recoded(f"codes-{word}-clamped-{count}", text, partial(_clamped, count, axis))
         for count in counts:
             for way, sign, step in (("before", "-", count), ("after", "+", -count)):
                 yield _moved(
                     f"codes-of-{word}-{count}-{way}", f"codes are those of {word} {sign} {count}", axis, 0, step
                 )
-
-
-def _codes_turned() -> Iterator[Mistake]:
-    """Yield codes in another order, or in other bits, of a group."""
-    nibbles = "the two nibbles of a byte are exchanged"
-    yield _recoded("codes-swapped", nibbles, partial(_reversed, 2, False))
-    yield _recoded(SWAPPED_WITH_SPARE, f"{nibbles}, a spare one as well", _swapped_with_spare)
-    for name, text, bits in (
-        (
-            HIGH_FIRST,
-            "6-bit codes are stored from the highest bit of each byte down, not from the lowest up",
-            _high_first,
-        ),
-        ("codes-bytes-reversed", "the three bytes of four 6-bit codes are in reverse order", _three_reversed),
-    ):
-        yield Mistake(name, Slot.PACKING, text, partial(_repacked, bits))
-    for size in GROUPS[1:]:
-        yield _recoded(
-            f"codes-reversed-{size}", f"codes are in reverse order in groups of {size}", partial(_reversed, size, False)
-        )
-    for size in GROUPS:
-        text = f"codes of rows are in reverse order in groups of {size} rows"
-        yield _recoded(f"codes-rows-reversed-{size}", text, partial(_reversed, size, True))
 
 
 def scales_elsewhere() -> Iterator[Mistake]:
@@ -103,9 +74,9 @@ def scales_elsewhere() -> Iterator[Mistake]:
                     f"scales-of-{word}-xor-{mask}{name}",
                     Slot.LAYOUT,
                     f"{bytes_} {pair} are exchanged{text}",
-                    scales=partial(_exchanged, mask, axis, kept),
+                    scales=partial(exchanged, mask, axis, kept),
                 )
-                yield moved if kept else replace(moved, grid=partial(_exchanged, mask, axis, True))
+                yield moved if kept else replace(moved, grid=partial(exchanged, mask, axis, True))
         for count in TAILS if axis == 0 else TAILS[:3]:
             text = f"the scale bytes are those of the last {word} of the last whole group of {count} {word}s, past it"
             move = partial(_clamped, count, axis)
@@ -130,7 +101,7 @@ def rows_read() -> Iterator[Mistake]:
 def constant_codes(code: int) -> Mistake:
     """Return the mistake that all codes are one."""
     text = f"codes are {code:#x}" + (" (not written, or zeros)" if code == 0 else "")
-    return _recoded(f"codes-constant-{code:#x}", text, partial(_constant, code))
+    return recoded(f"codes-constant-{code:#x}", text, partial(_constant, code))
 
 
 def constant_scales(byte: int) -> Mistake:
@@ -157,7 +128,7 @@ def after_maxima(mistake: Mistake) -> Mistake:
             return changed.but(amax=partial(_untouched, kernel.amax, kernel.transform))
         if kernel.transform is not None or changed.values is kernel.values:
             return None
-        return kernel.but(quantized=partial(_after, kernel.quantized, changed.values), whole=changed.whole)
+        return kernel.but(quantized=partial(done_after, kernel.quantized, changed.values), whole=changed.whole)
 
     return Mistake(mistake.name, mistake.stage, mistake.text, apply, mistake.special)
 
@@ -193,7 +164,7 @@ def _moved(name: str, text: str, axis: int, scales: int, codes: int) -> Mistake:
     )
 
 
-def _exchanged(mask: int, axis: int, kept: bool, scales: Codes) -> Codes:
+def exchanged(mask: int, axis: int, kept: bool, scales: Codes) -> Codes:
     """Return the bytes of index ^ mask. kept: one without such keeps its own; it has 0 otherwise."""
     index = np.arange(scales.shape[axis])
     other = index ^ mask
@@ -228,68 +199,26 @@ def _of_sign(mistake: Mistake, negative: bool, kernel: Kernel) -> Kernel | None:
     return kernel.but(value=same, code=same, round=rounded)
 
 
-def _recoded(name: str, text: str, codes: Codes2) -> Mistake:
+def recoded(name: str, text: str, codes: Codes2) -> Mistake:
+    """Return a mistake in the order of codes, or in what is written of them."""
     return _mistake(name, Slot.PACKING, text, codes=codes)
 
 
 def _mistake(name: str, stage: Slot, text: str, scales: Codes2 | None = None, codes: Codes2 | None = None) -> Mistake:
     def apply(kernel: Kernel) -> Kernel | None:
         return kernel.but(
-            scales=kernel.scales if scales is None else partial(_after, kernel.scales, scales),
-            codes=kernel.codes if codes is None else partial(_after, kernel.codes, codes),
+            scales=kernel.scales if scales is None else partial(done_after, kernel.scales, scales),
+            codes=kernel.codes if codes is None else partial(done_after, kernel.codes, codes),
             whole=True,
         )
 
     return Mistake(name, stage, text, apply)
 
 
-def _after(before: Callable[[Any], Any], then: Callable[[Any], Any], values: Any) -> Any:
+def done_after(before: Callable[[Any], Any], then: Callable[[Any], Any], values: Any) -> Any:
+    """Return the result of two functions, one after the other."""
     return then(before(values))
 
 
 def _constant(value: int, codes: Codes) -> Codes:
     return np.full_like(codes, value)
-
-
-def _swapped_with_spare(codes: Codes) -> Codes:
-    """Return codes of which the last one of an odd row is in the spare nibble, and 0 in its own."""
-    made = _reversed(2, False, codes)
-    if codes.shape[1] % 2:
-        made[:, -1] = 0
-    return made
-
-
-def _repacked(write: Codes2, kernel: Kernel) -> Kernel | None:
-    """Return a kernel of 6-bit codes that writes a row's bytes in another way. write: of codes, read as declared."""
-    six = kernel.spec.element.format.bits == SIX
-    return kernel.but(codes=partial(_after, kernel.codes, write)) if six else None
-
-
-def _high_first(codes: Codes) -> Codes:
-    rows, columns = codes.shape
-    bits = np.unpackbits(codes.astype(np.uint8)[:, :, None], axis=2)[:, :, 8 - SIX :].reshape(rows, columns * SIX)
-    return _read(np.packbits(bits, axis=1), columns)
-
-
-def _three_reversed(codes: Codes) -> Codes:
-    rows, columns = codes.shape
-    bits = np.unpackbits(codes.astype(np.uint8)[:, :, None], axis=2, bitorder="little")[:, :, :SIX]
-    data = np.packbits(bits.reshape(rows, columns * SIX), axis=1, bitorder="little")
-    whole = data.shape[1] // 3 * 3
-    turned = data[:, :whole].reshape(rows, -1, 3)[:, :, ::-1].reshape(rows, whole)
-    return _read(np.concatenate([turned, data[:, whole:]], axis=1), columns)
-
-
-def _read(data: Codes, columns: int) -> Codes:
-    """Return 6-bit codes of bytes. Rules: PACK-6."""
-    bits = np.unpackbits(data, axis=1, bitorder="little")[:, : columns * SIX].reshape(len(data), columns, SIX)
-    return np.packbits(bits, axis=2, bitorder="little")[:, :, 0]
-
-
-def _reversed(size: int, down: bool, codes: Codes) -> Codes:
-    """Whole groups in reverse order; what fills no group stays."""
-    lines = codes.T if down else codes
-    whole = lines.shape[1] // size * size
-    turned = lines[:, :whole].reshape(len(lines), whole // size, size)[..., ::-1].reshape(len(lines), whole)
-    made = np.concatenate([turned, lines[:, whole:]], axis=1)
-    return made.T if down else made

@@ -24,6 +24,7 @@ from fp4ref.conformance.diagnosis.hypotheses import AFTER_SCALES, Hypothesis
 from fp4ref.conformance.diagnosis.place_rounds import learnt
 from fp4ref.conformance.diagnosis.placed_parts import Labels, PlacedPart, views
 from fp4ref.conformance.diagnosis.support import tellable
+from fp4ref.conformance.diagnosis.turned_codes import codes_turned
 from fp4ref.conformance.mistakes.kernel import kernel_of
 from fp4ref.conformance.mistakes.places import Place
 from fp4ref.conformance.mistakes.record import Mistake, Slot
@@ -147,7 +148,7 @@ class PlacedSearch:
         if codes and not scales:
             yield (m for each in known if each.stage in {Slot.CODE, Slot.SIGN} for m in displaced.of_sign(each))
         if codes:
-            yield displaced.displaced(self.spec.block.columns)
+            yield itertools.chain(displaced.displaced(self.spec.block.columns), codes_turned())
 
     def pairs(self) -> list[Hypothesis]:
         """Return two mistakes, each in a place of its own, or one of them everywhere; the first two that explain all.

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from fp4ref.catalogue import PROFILES
-from fp4ref.conformance.diagnosis.displaced import FILLING
 from fp4ref.conformance.diagnosis.evidence import Item
 from fp4ref.conformance.diagnosis.explanations import Explanation
 from fp4ref.conformance.diagnosis.hypotheses import ORDER, Hypothesis
 from fp4ref.conformance.diagnosis.padding import padding_text, spare_text
 from fp4ref.conformance.diagnosis.profile_words import differences
+from fp4ref.conformance.diagnosis.turned_codes import FILLING
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
 from fp4ref.conformance.mistakes.kernel import kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED
