@@ -56,6 +56,25 @@ class SignOfHighNibbles(Dequantizer):
         return np.stack([data & 15, data >> 4 & 7], axis=2)
 
 
+@mutant(r"sign of column - 1, where column % 2 == 1|sign of column - 1, in the last row and where column % 2 == 1")
+class SignOfThePairInTheLastRow(Dequantizer):
+    """The last row's odd elements take the sign of the even ones."""
+
+    def nibbles(self, data):
+        pairs = super().nibbles(data)
+        pairs[-1:, :, 1] = pairs[-1:, :, 1] & 7 | pairs[-1:, :, 0] & 8
+        return pairs
+
+
+@mutant(r"column uses the code of the next column, where column % 16 == 7")
+class NextCodeAtColumnSeven(Dequantizer):
+    def nibbles(self, data):
+        pairs = super().nibbles(data)
+        flat = pairs.reshape(len(pairs), -1)
+        flat[:, 7:-1:16] = flat[:, 8::16]
+        return flat.reshape(pairs.shape)
+
+
 @mutant(r"zeros lose their sign")
 class MinusZeroIsZero(MX):
     def element(self, code):
@@ -82,7 +101,7 @@ class LastRowBefore(Dequantizer):
         return before(super().nibbles(data), np.arange(len(data)) == len(data) - 1)
 
 
-@mutant(r"not explained, in rows from 128 on")
+@mutant(r"codes are decoded otherwise: 6 to 5, -6 to -5, in rows from 128 on")
 class OtherTableFarDown(Dequantizer):
     """6 is decoded as 5 in rows from 128 on."""
 

@@ -104,6 +104,26 @@ def last_scale_before(q, s):
     return q, s
 
 
+def last_scale_of_the_block_before(q, s):
+    return q, np.concatenate([s[:, :-1], s[:, -2:-1]], axis=1) if s.shape[1] > 1 else s
+
+
+def signless_in_odd_blocks(q, s):
+    width = {True: 16, False: 32}[-(-q.shape[1] // 16) == s.shape[1]]
+    return np.where(np.arange(q.shape[1]) // width % 2 == 1, np.abs(q), q), s
+
+
+def deep_bias_twice(depth):
+    """The bias, twice where K is at least a depth, as if each of two splits added it. pick, end: of a product."""
+    seen = []
+
+    def pick(of):
+        seen[:] = [of["depth"]]
+        return of
+
+    return {"pick": pick, "end": lambda y, s, bias, **_: y * s + bias * F(1 + (seen[0] >= depth)), **BIAS}
+
+
 PLACED = {
     # results
     "columns past 64 lost": (
@@ -205,6 +225,18 @@ PLACED = {
         product("mxfp4", fix=last_scale_before),
         r"last.*(block|scale)",
     ),
+    "scale of the last block": (
+        product("nvfp4", fix=as_it_is, fix_b=last_scale_of_the_block_before),
+        r"scale of B of the block before, in the last block",
+    ),
+    "signs lost in odd blocks": (
+        product("mxfp8-e4m3", fix=signless_in_odd_blocks, fix_b=as_it_is),
+        r"signs of A are lost, where block % 2 == 1",
+    ),
+    "elements of A before": (
+        product("nvfp4", fix=lambda q, s: (rows_of(q, index(q) % 16 == 15, shifted(q, -1)), s), fix_b=as_it_is),
+        r"elements of A.*row before.*row % 16 == 15",
+    ),
     "byte 0 of E8M0": (
         product("mxfp8-e4m3", fix=scales_of(lambda s: np.where(s == F(2.0**-127), F(0), s))),
         r"byte 0",
@@ -213,6 +245,10 @@ PLACED = {
     "bias of the next column": (
         product("nvfp4", bias_at(lambda n: np.minimum(n + 1, len(n) - 1)), **BIAS),
         r"bias.*(next|column \+ 1|another column)",
+    ),
+    "bias twice from a depth of 256 on": (
+        product("nvfp4", **deep_bias_twice(256)),
+        r"bias is added twice, in products of a depth of 272 and more only",
     ),
     "bias in 16 columns": (
         product("mxfp4", bias_where(lambda n: n < 16), **BIAS),

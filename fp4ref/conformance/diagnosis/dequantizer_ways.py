@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from fp4ref import packing
 from fp4ref.arithmetic import narrow_bfloat16
+from fp4ref.conformance.diagnosis.dequantizer_tables import DECODED_E4M3, DECODED_E8M0, tables
 from fp4ref.conformance.diagnosis.dequantizing import PAST_END, Form, Way, inner, read_at, taken, top
 from fp4ref.conformance.families import Case
-from fp4ref.conformance.mistakes.gathered_rows import GATHERS
+from fp4ref.conformance.mistakes.gathered_rows import EXCHANGES, GATHERS, Gather
 from fp4ref.conformance.mistakes.kernel import Map
 from fp4ref.conformance.mistakes.readers import ScaleReader, scale_readers, unreduced
 from fp4ref.conformance.mistakes.record import Slot, cut_bfloat16
 from fp4ref.conformance.subjects.subject import Declaration, poisoned
-from fp4ref.formats import E2M1, E8M0, Codes, F, Floats
-from fp4ref.layout import layout
+from fp4ref.formats import E8M0, Codes, F, Floats
+from fp4ref.layout import Layout, layout
 from fp4ref.quantized import DirectionData
 from fp4ref.spec import Granularity, Spec
 
@@ -30,11 +29,12 @@ def ways(declared: Declaration, spec: Spec) -> Iterator[Way]:
     for name, text, change in _scale_bytes(spec.scale.format is E8M0):
         yield Way(name, Slot.SCALE_CODEC, text, partial(_other_scales, change))
     yield from _rows(spec)
+    yield from _padded_rows(layout(declared.scale_layout))
     if spec.global_scale is not Granularity.NONE:
         yield from _globals(spec)
         for name, text, form in FORMS:
             yield Way(f"product-{name}", Slot.ENCODE, f"the product is {text}", form=form)
-    for name, text, table in _tables(spec):
+    for name, text, table in tables(spec):
         yield Way(f"element-{name}", Slot.CODE, text, elements=table)
     for name, text, scales in DECODED_E8M0 if spec.scale.format is E8M0 else DECODED_E4M3:
         yield Way(name, Slot.SCALE_CODEC, text, scales=scales)
@@ -66,6 +66,11 @@ def _rows(spec: Spec) -> Iterator[Way]:
         of_scales = partial(_other_scales, gather)
         yield Way(f"scales-{gather.name}", Slot.LAYOUT, gather.text("scales"), of_scales, alone=True)
         yield Way(f"codes-{gather.name}", Slot.PACKING, gather.text("codes"), partial(_other_codes, gather), alone=True)
+        of_blocks = partial(_other_scales, partial(_across, gather))
+        yield Way(f"block-{gather.name}", Slot.LAYOUT, gather.text("scale", "block"), of_blocks, alone=True)
+        of_columns = partial(_other_columns, gather)
+        text = gather.text("code", "column")
+        yield Way(f"columns-{gather.name}", Slot.PACKING, text, of_columns, alone=True)
     if spec.global_scale is Granularity.ROW:
         for gather in GATHERS:
             yield Way(f"amax-{gather.name}", Slot.AMAX, gather.text("amax"), partial(_other_amax, gather), alone=True)
@@ -73,66 +78,31 @@ def _rows(spec: Spec) -> Iterator[Way]:
         yield Way("amax-largest", Slot.AMAX, text, partial(_other_amax, _largest), alone=True)
 
 
+def _padded_rows(order: Layout) -> Iterator[Way]:
+    """Yield exchanges of rows, or of blocks, of a padded buffer of scales, the padding included."""
+    if order.padded(1, 1) == (1, 1):
+        return
+    for gather in EXCHANGES:
+        for axis, word in enumerate(("row", "block")):
+            text = f"{gather.text('scales', word)}, those of the padding as well"
+            change = partial(_in_grid, gather, axis)
+            yield Way(f"padded-{word}-{gather.name}", Slot.LAYOUT, text, change, alone=True)
+
+
+def _in_grid(gather: Gather, axis: int, case: Case, declared: Declaration, q: DirectionData) -> DirectionData:
+    rows, blocks = q.scales.shape
+    order = layout(declared.scale_layout)
+    down, across = order.padded(rows, blocks)
+    offsets = order.offset(np.arange(down)[:, None], np.arange(across)[None], blocks, rows)
+    grid = poisoned(q.scales, declared.scale_layout).reshape(-1)[offsets]
+    moved = gather(grid) if axis == 0 else gather(grid.T).T
+    return q._replace(scales=moved[:rows, :blocks])
+
+
 def _largest(amax: Floats) -> Floats:
     return np.full_like(amax, amax.max(initial=0))
 
 
-def _byte_zero(value: float, s: Floats, byte: Codes) -> Floats:
-    return np.where(byte == 0, F(value), s)
-
-
-def _signed_like(byte: Codes, value: float) -> Floats:
-    return np.where(byte & 0x80, F(-value), F(value))
-
-
-Decoded = tuple[str, str, Callable[[Floats, Codes], Floats]]
-DECODED_E8M0: tuple[Decoded, ...] = (
-    *(
-        (f"byte-0-{name}", f"scale byte 0 is decoded as {text} instead of 2^-127", partial(_byte_zero, value))
-        for name, text, value in (("zero", "0", 0.0), ("one", "1", 1.0), ("normal", "2^-126", 2.0**-126))
-    ),
-    (
-        "byte-255-infinite",
-        "scale byte 0xFF is decoded as infinity",
-        lambda s, byte: np.where(byte == 0xFF, F(np.inf), s),
-    ),
-    (
-        "byte-shifted",
-        "scale bytes are shifted into the exponent of a float32: 0x00 is 0, 0xFF is infinity",
-        lambda s, byte: (byte.astype(np.uint32) << 23).view(F),
-    ),
-    (
-        "byte-signed",
-        "scale bytes are read as signed integers (int8)",
-        lambda s, byte: np.ldexp(F(1), byte.view(np.int8).astype(np.int32) - 127).astype(F),
-    ),
-)
-DECODED_E4M3: tuple[Decoded, ...] = (
-    ("scale-flush", "subnormal scales are decoded as 0", lambda s, byte: np.where(byte & 0x78, s, F(0) * s)),
-    (
-        "scale-subnormal-normal",
-        "subnormal scales are decoded as if they had a leading 1",
-        lambda s, byte: np.where(byte & 0x78, s, np.copysign((1 + (byte & 7) / F(8)) * F(2.0**-7), s)),
-    ),
-    ("scale-unsigned", "the sign bit of a scale byte is ignored", lambda s, byte: np.abs(s)),
-    (
-        "scale-nan-480",
-        "a NaN scale is decoded as 480",
-        lambda s, byte: np.where(byte & 0x7F == 0x7F, _signed_like(byte, 480), s),
-    ),
-    (
-        "scale-nan-infinite",
-        "a NaN scale is decoded as infinity",
-        lambda s, byte: np.where(byte & 0x7F == 0x7F, _signed_like(byte, np.inf), s),
-    ),
-    (
-        "scale-nan-positive-only",
-        "0xFF is decoded as -480, 0x7F as NaN",
-        lambda s, byte: np.where(byte == 0xFF, F(-480), s),
-    ),
-    ("scale-e5m2", "scale bytes are decoded as E5M2", lambda s, byte: byte.view(ml_dtypes.float8_e5m2).astype(F)),
-    ("scale-uint8", "scale bytes are converted as integers", lambda s, byte: byte.astype(F)),
-)
 CAST: dict[str, tuple[str, str, Map]] = {
     "bfloat16": ("values-cut", "values are truncated to bfloat16 instead of rounded", cut_bfloat16),
     "float32": ("values-bf16", "values are rounded to bfloat16 on the way", narrow_bfloat16),
@@ -199,35 +169,6 @@ def _globals(spec: Spec) -> Iterator[Way]:
             yield Way(name, Slot.GLOBAL, text, partial(_other_amax, as_amax))
 
 
-def _signed(positive: Any) -> Floats:
-    values = np.array(list(positive), F)
-    return np.concatenate([values, -values])
-
-
-def _tables(spec: Spec) -> Iterator[tuple[str, str, Floats]]:
-    """Values of codes that are decoded as another format's."""
-    if spec.element.format is E2M1:
-        right = np.array((0, 1, 2, 3, 4, 6, 8, 12), F) / F(2)
-        yield "twos-complement", "codes are decoded as a table's end counted backwards", np.append(right, -right[::-1])
-        yield "int4", "codes are decoded as integers of two's complement", np.array([*range(8), *range(-8, 0)], F)
-        yield "sign-magnitude", "codes are decoded as integers with a sign", _signed(range(8))
-        yield "uint4", "codes are decoded as integers without a sign", np.arange(16, dtype=F)
-        yield "doubled", "codes are decoded as twice their values", _signed(right * 2)
-        yield "e3m0", "codes are decoded as E3M0", _signed([0, *(2.0**k for k in range(-2, 5))])
-        yield "flush", "the subnormal code is decoded as 0", _signed([0, 0, *right[2:]])
-        yield "subnormal", "the subnormal code is decoded as a normal one", _signed([0, 0.75, *right[2:]])
-        return
-    kinds = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "int8", "uint8")
-    for name in kinds:
-        with np.errstate(all="ignore"):
-            kind = np.dtype(name if name.endswith("int8") else getattr(ml_dtypes, name))
-            yield name.removeprefix("float8_"), f"codes are decoded as {name}", _all(kind)
-
-
-def _all(kind: np.dtype[Any]) -> Floats:
-    return np.arange(256).astype(np.uint8).view(kind).astype(F)
-
-
 def _scale_bytes(mx: bool) -> Iterator[tuple[str, str, Callable[[Codes], Codes]]]:
     one = np.uint8(127 if mx else 0x38)
     yield "scales-missing", "block scales are not applied", lambda s: np.full_like(s, one)
@@ -288,6 +229,16 @@ def _other_codes(
     change: Callable[[Codes], Codes], case: Case, declared: Declaration, q: DirectionData
 ) -> DirectionData:
     return q._replace(data=change(q.data))
+
+
+def _across(gather: Gather, scales: Codes) -> Codes:
+    return np.asarray(gather(scales.T).T)
+
+
+def _other_columns(gather: Gather, case: Case, declared: Declaration, q: DirectionData) -> DirectionData:
+    columns, form = case.matrix[1], case.spec.element.format
+    codes = packing.unpack(q.data, columns, form)
+    return q._replace(data=packing.pack(np.ascontiguousarray(gather(codes.T).T), form))
 
 
 def _other_amax(other: Map, case: Case, declared: Declaration, q: DirectionData) -> DirectionData:

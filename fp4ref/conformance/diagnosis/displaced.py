@@ -7,6 +7,7 @@ the input that the maxima of the tensor do not see.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,13 +20,18 @@ from fp4ref.formats import Codec, Codes, Floats
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 ACROSS = (1, 2, 4, 8, 16)
 COLUMNS = (*ACROSS, 32, 64, 128)
+TAILS = (2, 4, 8, 16, 32, 64, 128)
 MASKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)  # of groups that change places, or the middle two of four
-GROUPS = (2, 4, 8, 16)
-SWAPPED_WITH_SPARE = "codes-swapped-spare"  # leaves a code in the spare nibble
 
 
 def displaced(width: int) -> Iterator[Mistake]:
     """Yield the mistakes. width: columns of a block."""
+    yield from _bytes_elsewhere(width)
+    yield from _codes_elsewhere()
+
+
+def _bytes_elsewhere(width: int) -> Iterator[Mistake]:
+    """Yield bytes that are those of other rows or blocks."""
     for count in ROWS:
         for way, sign, step in (("before", "-", count), ("after", "+", -count)):
             yield _moved(f"bytes-of-row-{count}-{way}", f"bytes are those of row {sign} {count}", 0, step, step)
@@ -39,22 +45,23 @@ def displaced(width: int) -> Iterator[Mistake]:
             yield _moved(
                 f"bytes-of-block-{count}-{way}", f"bytes are those of block {sign} {count}", 1, step, step * width
             )
+    for count in TAILS:
+        text = f"bytes are those of the last row of the last whole group of {count} rows, past it"
+        move = partial(_clamped, count, 0)
+        yield _mistake(f"bytes-clamped-{count}", Slot.DIRECTION, text, scales=move, codes=move)
+
+
+def _codes_elsewhere() -> Iterator[Mistake]:
+    """Yield codes that are those of other rows or columns."""
     for axis, word, counts in ((0, "row", ROWS), (1, "column", COLUMNS)):
+        for count in TAILS:
+            text = f"codes are those of the last {word} of the last whole group of {count} {word}s, past it"
+            yield recoded(f"codes-{word}-clamped-{count}", text, partial(_clamped, count, axis))
         for count in counts:
             for way, sign, step in (("before", "-", count), ("after", "+", -count)):
                 yield _moved(
                     f"codes-of-{word}-{count}-{way}", f"codes are those of {word} {sign} {count}", axis, 0, step
                 )
-    nibbles = "the two nibbles of a byte are exchanged"
-    yield _recoded("codes-swapped", nibbles, partial(_reversed, 2, False))
-    yield _recoded(SWAPPED_WITH_SPARE, f"{nibbles}, a spare one as well", _swapped_with_spare)
-    for size in GROUPS[1:]:
-        yield _recoded(
-            f"codes-reversed-{size}", f"codes are in reverse order in groups of {size}", partial(_reversed, size, False)
-        )
-    for size in GROUPS:
-        text = f"codes of rows are in reverse order in groups of {size} rows"
-        yield _recoded(f"codes-rows-reversed-{size}", text, partial(_reversed, size, True))
 
 
 def scales_elsewhere() -> Iterator[Mistake]:
@@ -63,20 +70,23 @@ def scales_elsewhere() -> Iterator[Mistake]:
         for mask in MASKS if axis == 0 else MASKS[:8]:
             pair = "2i and 2i + 1" if mask == 1 else f"i and i ^ {mask}"
             for name, text, kept in (("", "", True), ("-zero", "; 0 where there is none", False)):
-                yield _mistake(
+                moved = _mistake(
                     f"scales-of-{word}-xor-{mask}{name}",
                     Slot.LAYOUT,
                     f"{bytes_} {pair} are exchanged{text}",
-                    scales=partial(_exchanged, mask, axis, kept),
+                    scales=partial(exchanged, mask, axis, kept),
                 )
+                yield moved if kept else replace(moved, grid=partial(exchanged, mask, axis, True))
+        for count in TAILS if axis == 0 else TAILS[:3]:
+            text = f"the scale bytes are those of the last {word} of the last whole group of {count} {word}s, past it"
+            move = partial(_clamped, count, axis)
+            yield _mistake(f"scales-of-{word}-clamped-{count}", Slot.LAYOUT, text, scales=move)
         for count in ROWS if axis == 0 else ACROSS:
             for way, sign, step in (("before", "-", count), ("after", "+", -count)):
-                yield _mistake(
-                    f"scales-of-{word}-{count}-{way}",
-                    Slot.LAYOUT,
-                    f"the scale bytes are those of {word} {sign} {count}",
-                    scales=partial(np.roll, shift=step, axis=axis),
-                )
+                name, text = f"scales-of-{word}-{count}-{way}", f"the scale bytes are those of {word} {sign} {count}"
+                yield _mistake(name, Slot.LAYOUT, text, scales=partial(np.roll, shift=step, axis=axis))
+                text += f", where there is such a {word}"
+                yield _mistake(f"{name}-inside", Slot.LAYOUT, text, scales=partial(_within, step, axis=axis))
 
 
 def rows_read() -> Iterator[Mistake]:
@@ -91,7 +101,7 @@ def rows_read() -> Iterator[Mistake]:
 def constant_codes(code: int) -> Mistake:
     """Return the mistake that all codes are one."""
     text = f"codes are {code:#x}" + (" (not written, or zeros)" if code == 0 else "")
-    return _recoded(f"codes-constant-{code:#x}", text, partial(_constant, code))
+    return recoded(f"codes-constant-{code:#x}", text, partial(_constant, code))
 
 
 def constant_scales(byte: int) -> Mistake:
@@ -118,7 +128,7 @@ def after_maxima(mistake: Mistake) -> Mistake:
             return changed.but(amax=partial(_untouched, kernel.amax, kernel.transform))
         if kernel.transform is not None or changed.values is kernel.values:
             return None
-        return kernel.but(quantized=partial(_after, kernel.quantized, changed.values), whole=changed.whole)
+        return kernel.but(quantized=partial(done_after, kernel.quantized, changed.values), whole=changed.whole)
 
     return Mistake(mistake.name, mistake.stage, mistake.text, apply, mistake.special)
 
@@ -132,11 +142,18 @@ def _untouched(
     return amax(right, keep_nan, by_row)
 
 
-def _within(by: int, codes: Codes) -> Codes:
-    """Return the rows `by` before; a row without one keeps its own."""
-    rows = np.arange(len(codes))
-    other = rows - by
-    return codes[np.where((other >= 0) & (other < len(rows)), other, rows)]
+def _within(by: int, codes: Codes, axis: int = 0) -> Codes:
+    """Return the rows, or columns, `by` before; one without such keeps its own."""
+    own = np.arange(codes.shape[axis])
+    other = own - by
+    return np.take(codes, np.where((other >= 0) & (other < len(own)), other, own), axis)
+
+
+def _clamped(size: int, axis: int, codes: Codes) -> Codes:
+    """Return the rows, or columns, of which those past the last whole group are the last one of it."""
+    own = np.arange(codes.shape[axis])
+    last = len(own) // size * size - 1
+    return np.take(codes, np.minimum(own, last), axis) if last >= 0 else codes
 
 
 def _moved(name: str, text: str, axis: int, scales: int, codes: int) -> Mistake:
@@ -147,7 +164,7 @@ def _moved(name: str, text: str, axis: int, scales: int, codes: int) -> Mistake:
     )
 
 
-def _exchanged(mask: int, axis: int, kept: bool, scales: Codes) -> Codes:
+def exchanged(mask: int, axis: int, kept: bool, scales: Codes) -> Codes:
     """Return the bytes of index ^ mask. kept: one without such keeps its own; it has 0 otherwise."""
     index = np.arange(scales.shape[axis])
     other = index ^ mask
@@ -182,41 +199,26 @@ def _of_sign(mistake: Mistake, negative: bool, kernel: Kernel) -> Kernel | None:
     return kernel.but(value=same, code=same, round=rounded)
 
 
-def _recoded(name: str, text: str, codes: Codes2) -> Mistake:
+def recoded(name: str, text: str, codes: Codes2) -> Mistake:
+    """Return a mistake in the order of codes, or in what is written of them."""
     return _mistake(name, Slot.PACKING, text, codes=codes)
 
 
 def _mistake(name: str, stage: Slot, text: str, scales: Codes2 | None = None, codes: Codes2 | None = None) -> Mistake:
     def apply(kernel: Kernel) -> Kernel | None:
         return kernel.but(
-            scales=kernel.scales if scales is None else partial(_after, kernel.scales, scales),
-            codes=kernel.codes if codes is None else partial(_after, kernel.codes, codes),
+            scales=kernel.scales if scales is None else partial(done_after, kernel.scales, scales),
+            codes=kernel.codes if codes is None else partial(done_after, kernel.codes, codes),
             whole=True,
         )
 
     return Mistake(name, stage, text, apply)
 
 
-def _after(before: Callable[[Any], Any], then: Callable[[Any], Any], values: Any) -> Any:
+def done_after(before: Callable[[Any], Any], then: Callable[[Any], Any], values: Any) -> Any:
+    """Return the result of two functions, one after the other."""
     return then(before(values))
 
 
 def _constant(value: int, codes: Codes) -> Codes:
     return np.full_like(codes, value)
-
-
-def _swapped_with_spare(codes: Codes) -> Codes:
-    """Return codes of which the last one of an odd row is in the spare nibble, and 0 in its own."""
-    made = _reversed(2, False, codes)
-    if codes.shape[1] % 2:
-        made[:, -1] = 0
-    return made
-
-
-def _reversed(size: int, down: bool, codes: Codes) -> Codes:
-    """Whole groups in reverse order; what fills no group stays."""
-    lines = codes.T if down else codes
-    whole = lines.shape[1] // size * size
-    turned = lines[:, :whole].reshape(len(lines), whole // size, size)[..., ::-1].reshape(len(lines), whole)
-    made = np.concatenate([turned, lines[:, whole:]], axis=1)
-    return made.T if down else made

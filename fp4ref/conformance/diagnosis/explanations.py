@@ -57,8 +57,8 @@ class Diagnosis:
     evidence. partial: the best that does not. first_stage: where bytes first differ. findings: of what nothing
     explains, stage by stage, each judged on the candidate's own output of the stages before. where: the first place of
     it that differs. complete: whether the search ended in time. place: where all of it is, in words, if it is
-    anywhere in particular. groups: tensors of a dump that no explanation joins, each with its own. undiagnosed: the
-    number of other tensors that differ.
+    anywhere in particular. near: that all of it is beside a boundary of a rounding, in words. groups: tensors of a dump
+    that no explanation joins, each with its own. undiagnosed: the number of other tensors that differ.
     """
 
     conforms: bool
@@ -69,6 +69,7 @@ class Diagnosis:
     complete: bool = True
     where: str = ""
     place: str = ""
+    near: str = ""
     groups: tuple[DiagnosedTensors, ...] = ()
     undiagnosed: int = 0
 
@@ -101,6 +102,7 @@ class Diagnosis:
             "complete": self.complete,
             "where": self.where,
             "place": self.place,
+            "near": self.near,
             "groups": [{"tensors": group.tensors, **group.found.to_json()} for group in self.groups],
             "undiagnosed": self.undiagnosed,
         }
@@ -133,7 +135,8 @@ def _cause(diagnosis: Diagnosis) -> str:
     known = f" (in part, {'; '.join(parts)})" if parts else ""
     where = f", {diagnosis.where}" if diagnosis.where else ""
     held = f", {diagnosis.place}" if diagnosis.place else ""
-    return f"not explained{held}: bytes first differ at the {diagnosis.first_stage}{where}{known}"
+    near = f": {diagnosis.near}" if diagnosis.near else ""
+    return f"not explained{held}{near}: bytes first differ at the {diagnosis.first_stage}{where}{known}"
 
 
 def _of_groups(groups: Sequence[DiagnosedTensors]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from fp4ref.layout import layout
 # Layouts
 
 
+KEPT = 4  # bytes that are tried as the one of all padding
 Values = NDArray[Any]
 Bools = NDArray[np.bool_]
 Result = tuple[Case, Values]  # a case, and what a kernel made of it
@@ -36,15 +37,15 @@ def layout_mistakes(
     """Single mistakes; another place and other padding; then scales that were placed in an order that was measured."""
     places = [DECLARED, *scale_readers(layout(declared.scale_layout))]
     sources = [DECLARED, *scale_readers(layout(declared.source_layout))]
-    right = DECLARED, DECLARED, PADDINGS[0]
+    right, padded = (DECLARED, DECLARED, PADDINGS[0]), _paddings(declared, results)
     singles = [(place, DECLARED, PADDINGS[0]) for place in places]
     singles += [(DECLARED, source, PADDINGS[0]) for source in sources]
-    singles += [(DECLARED, DECLARED, padding) for padding in PADDINGS]
+    singles += [(DECLARED, DECLARED, padding) for padding in padded]
     unmoved = KnownOperation(("layout-unmoved",), Slot.LAYOUT, "bytes are copied in the order of the source", _unmoved)
     yield [*(_moved(*single) for single in singles if single != right), unmoved]
     pairs = [(place, source, PADDINGS[0]) for place in places[1:] for source in sources[1:]]
-    pairs += [(place, DECLARED, padding) for place in places[1:] for padding in PADDINGS[1:]]
-    pairs += [(DECLARED, source, padding) for source in sources[1:] for padding in PADDINGS[1:]]
+    pairs += [(place, DECLARED, padding) for place in places[1:] for padding in padded]
+    pairs += [(DECLARED, source, padding) for source in sources[1:] for padding in padded]
     yield (_moved(*pair) for pair in pairs)
     yield _measured_bytes(declared, results)
     yield _measured_places(declared, results, tick.left)
@@ -59,11 +60,15 @@ def _moved(place: ScaleReader, source: ScaleReader, padding: Padding) -> KnownOp
     return KnownOperation(tuple(names), stages[0], "; ".join(texts), partial(_placed, place, source, padding))
 
 
-PADDINGS = (
-    Padding(""),
-    Padding("padding is that of the source instead of 0", POISON),
-    *paddings((0xFF, 0x38, 0x01)),
-)
+PADDINGS = Padding(""), Padding("padding is that of the source instead of 0", POISON)
+
+
+def _paddings(declared: Declaration, results: Sequence[Result]) -> list[Padding]:
+    """Return what the padding may be instead of zeros: of bytes those that some result has there, if they are few."""
+    found = [np.unique(got[~valid]) for case, got in results if got.shape == (valid := _valid(case, declared)).shape]
+    numbers = np.unique(np.concatenate([np.zeros(0, np.uint8), *found]))
+    held = [int(number) for number in numbers if number]
+    return [*PADDINGS[1:], *paddings(held if len(held) <= KEPT else ())]
 
 
 def _unmoved(case: Case, declared: Declaration) -> Values:

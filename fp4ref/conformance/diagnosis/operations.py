@@ -32,6 +32,7 @@ from fp4ref.conformance.diagnosis.session import KEPT
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import Kernel, Map, Turn, kernel_of
+from fp4ref.conformance.mistakes.places import EVERYWHERE, Place
 from fp4ref.conformance.mistakes.record import Mistake, Slot
 from fp4ref.conformance.subjects.subject import Declaration, expected_values, golden, signs, transform_input
 from fp4ref.formats import F
@@ -98,11 +99,30 @@ def _search(declared: Declaration, results: Sequence[Result], tick: Deadline) ->
                 break
         if not count and first:
             placed = in_places(declared, results, list(known), tick)
+            placed = placed or in_places(declared, results, list(_measured_inside(declared, results, tick)), tick)
             yield from placed
             count = len(placed)
         if count:
             return
         first = False
+
+
+def _measured_inside(declared: Declaration, results: Sequence[Result], tick: Deadline) -> Iterator[KnownOperation]:
+    """Yield what is measured of a dequantizer's values in the place of everything that differs."""
+    if declared.operation != "dequantize":
+        return
+    marks = [~equal(declared, case, got, expected_values(case, declared, golden(case))) for case, got in results]
+    place, spec = _likely_place(results, marks), results[0][0].spec
+    if not place.predicates:
+        return
+    inside = [(case, got) for case, got in results if got.size == case.matrix[0] * case.matrix[1]]
+    yield from (_ways(way) for way in measured_factor(declared, spec, _ticked(inside, tick), (), place))
+    for way in (
+        measured_elements(declared, spec, _ticked(inside, tick), (), place),
+        measured_scales(declared, spec, _ticked(inside, tick), place),
+    ):
+        if way is not None:
+            yield _ways(way)
 
 
 def same(declared: Declaration, case: Case, got: Values, wanted: Values) -> bool:
@@ -123,7 +143,12 @@ def equal(declared: Declaration, case: Case, got: Values, wanted: Values) -> Boo
 
 
 def _place(results: Sequence[Result], marks: Sequence[Bools]) -> str:
-    """Return where everything that differs is, in words. marks: what differs of each result. Rules: CNF-44."""
+    """Return where everything that differs is, in words. Rules: CNF-44."""
+    return _likely_place(results, marks).text
+
+
+def _likely_place(results: Sequence[Result], marks: Sequence[Bools]) -> Place:
+    """Return where everything that differs is. marks: what differs of each result. Rules: CNF-44."""
     seen = []
     for (case, got), differs in zip(results, marks, strict=True):
         if not got.size:
@@ -132,7 +157,7 @@ def _place(results: Sequence[Result], marks: Sequence[Bools]) -> str:
         wrong = differs if differs.shape == case.matrix else np.full((1, 1), differs.any())
         starts = range(0, wrong.shape[1], case.spec.block.columns)
         seen.append((case, np.logical_or.reduceat(wrong, starts, axis=1)))
-    return confined(seen, results[0][0].spec.block.columns).text if seen else ""
+    return confined(seen, results[0][0].spec.block.columns) if seen else EVERYWHERE
 
 
 def _explains(known: KnownOperation, declared: Declaration, results: Sequence[Result], tick: Deadline) -> bool:

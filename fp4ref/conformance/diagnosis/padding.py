@@ -8,6 +8,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from fp4ref.conformance.diagnosis.evidence import Item
+from fp4ref.conformance.mistakes.places import units_of
+from fp4ref.conformance.mistakes.readers import ScaleReader
+from fp4ref.conformance.mistakes.record import Mistake
 from fp4ref.formats import Codes
 from fp4ref.layout import Layout
 
@@ -16,19 +20,23 @@ WORDS["columns"] = "padding columns are", "padding columns repeat"
 
 
 class Padding(NamedTuple):
-    """The content of the padding: one byte, or the scales at an edge. where: all, rows below or columns behind."""
+    """The content of the padding: one byte, or the scales at an edge.
+
+    where: all, rows below or columns behind. corner: these have it where both are, too.
+    """
 
     text: str
     byte: int = 0
     edge: bool = False
     where: str = ""
+    corner: bool = False
 
     def filled(self, scales: Codes, shape: tuple[int, int]) -> Codes:
         """Return scales [rows, blocks] with padding up to a shape."""
         rows, blocks = scales.shape
         edges = ((0, shape[0] - rows), (0, shape[1] - blocks))
         made: Codes = np.pad(scales, edges, "edge") if self.edge else np.pad(scales, edges, constant_values=self.byte)
-        if self.where:
+        if self.where and not self.corner:
             made[rows:, blocks:] = 0
         if self.where == "rows":
             made[:rows, blocks:] = 0
@@ -40,8 +48,33 @@ class Padding(NamedTuple):
 def paddings(numbers: Sequence[int]) -> Iterator[Padding]:
     """Yield what the padding may be instead of zeros. numbers: the bytes that come into question."""
     for where, (are, repeat) in WORDS.items():
-        yield from (Padding(f"{are} {byte:#04x} instead of 0", byte, where=where) for byte in numbers)
-        yield Padding(f"{repeat} the last scales instead of 0", edge=True, where=where)
+        for corner in (False, True) if where else (False,):
+            for byte in numbers:
+                yield Padding(f"{are} {byte:#04x} instead of 0", byte, where=where, corner=corner)
+            yield Padding(f"{repeat} the last scales instead of 0", edge=True, where=where, corner=corner)
+
+
+def in_padding(items: Sequence[Item], read: ScaleReader, mistakes: Sequence[Mistake]) -> bool:
+    """Return True if padding of the scales is not zero as a reader takes it, and none of the mistakes fills it so."""
+    stray = [item for item in items if item.scales(read) is not None and item.stray(read)]
+    return not all(any(_fills(mistake, item) for mistake in mistakes) for item in stray)
+
+
+def _fills(mistake: Mistake, item: Item) -> bool:
+    """Return True if a mistake that moves scale bytes of the padding as well makes every byte of the buffer."""
+    if mistake.grid is None:
+        return False
+    down, across = item.declared.padded(item.rows, item.blocks)
+    grid = np.zeros((down, across), np.uint8)
+    grid[: item.rows, : item.blocks] = item.base.scales
+    made, row, block = mistake.grid(grid), np.arange(down)[:, None], np.arange(across)[None]
+    if mistake.within is not None:
+        width = item.spec.block.columns
+        inside = mistake.within.holds(units_of(item.exhibit.case, width, row, block * width))
+        made = np.where(inside, made, grid)
+    stored = item.stored[item.declared.offset(row, block, item.blocks, item.rows)]
+    compared = item.declared.compared(item.rows, item.blocks).reshape(-1)
+    return bool((stored == made)[compared[item.declared.offset(row, block, item.blocks, item.rows)]].all())
 
 
 class WithBuffers(Protocol):

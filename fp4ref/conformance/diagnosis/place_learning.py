@@ -106,7 +106,9 @@ def _about_kinds(ones: Units) -> Iterator[Predicate]:
 
 
 def _about_size(axis: PlaceAxis, ones: Units, zeros: Units) -> Iterator[Predicate]:
-    values, others = axis.of(ones), axis.of(zeros)
+    values, others = np.asarray(axis.of(ones)), np.asarray(axis.of(zeros))
+    if not values.any():
+        return  # it has no such size
     least, most = int(values.min()), int(values.max())
     below, above = others[others < least], others[others > most]
     if below.size:
@@ -241,7 +243,7 @@ def surprise(predicate: Predicate, others: Place, given: Labelled) -> float:
 
 def _various(given: Labelled, inside: Bools, outside: Bools) -> bool:
     """Return True if tensors on both sides have several shapes, and are of one family or of several families each."""
-    shapes = np.asarray(given.units.rows << 32 | given.units.columns)
+    shapes = np.asarray((given.units.rows << 42) | (given.units.columns << 21) | given.units.depth)
     families = given.family(inside), given.family(outside)
     related = bool(families[0] & families[1]) or min(map(len, families)) >= FAMILIES
     return related and all(len(np.unique(shapes[side])) >= SHAPES for side in (inside, outside))

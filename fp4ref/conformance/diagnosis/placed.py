@@ -24,6 +24,7 @@ from fp4ref.conformance.diagnosis.hypotheses import AFTER_SCALES, Hypothesis
 from fp4ref.conformance.diagnosis.place_rounds import learnt
 from fp4ref.conformance.diagnosis.placed_parts import Labels, PlacedPart, views
 from fp4ref.conformance.diagnosis.support import tellable
+from fp4ref.conformance.diagnosis.turned_codes import codes_turned
 from fp4ref.conformance.mistakes.kernel import kernel_of
 from fp4ref.conformance.mistakes.places import Place
 from fp4ref.conformance.mistakes.record import Mistake, Slot
@@ -133,17 +134,21 @@ class PlacedSearch:
 
     def _groups(self) -> Iterator[Iterable[Mistake]]:
         """Yield the mistakes that are known everywhere, then those that are made in one place only."""
+        scales, codes = (any(not view.plain[part].all() for view in self.probes) for part in (0, 1))
         known = tellable(self.items, special=self.tier is True)
+        if not codes and self.base.kernel.search is None:
+            known = [mistake for mistake in known if mistake.stage not in AFTER_SCALES]
         yield self._constants()  # a few, so that the time suffices for what is not written in a large case
+        if scales and not codes:
+            yield (mistake for mistake in known if mistake.stage is Slot.LAYOUT)
+            yield displaced.scales_elsewhere()
+            known = [mistake for mistake in known if mistake.stage is not Slot.LAYOUT]
         yield known
         yield (displaced.after_maxima(m) for m in known if m.stage in {Slot.INPUT, Slot.HADAMARD})
-        scales, codes = (any(not view.plain[part].all() for view in self.probes) for part in (0, 1))
-        if scales and not codes:
-            yield displaced.scales_elsewhere()
         if codes and not scales:
             yield (m for each in known if each.stage in {Slot.CODE, Slot.SIGN} for m in displaced.of_sign(each))
         if codes:
-            yield displaced.displaced(self.spec.block.columns)
+            yield itertools.chain(displaced.displaced(self.spec.block.columns), codes_turned())
 
     def pairs(self) -> list[Hypothesis]:
         """Return two mistakes, each in a place of its own, or one of them everywhere; the first two that explain all.

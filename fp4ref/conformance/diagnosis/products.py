@@ -7,7 +7,7 @@ slot. Here the sums of each reading of the operands are computed once, and every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,13 +20,15 @@ from fp4ref.conformance.diagnosis.budget import OPERATION_SECONDS
 from fp4ref.conformance.diagnosis.clock import Deadline, OutOfTimeError
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.diagnosis.placed_results import KnownResult, ResultSite, explained, place_of, same
+from fp4ref.conformance.diagnosis.product_ends import Way, as_it_is, finished, made_alike, near, scalings_of, ways_of
 from fp4ref.conformance.families.products.case import GemmCase
 from fp4ref.conformance.judge.product_stages import significant_bits
 from fp4ref.conformance.judge.products import judge
 from fp4ref.conformance.mistakes.operand_pairs import OperandPair, pair_of, product
 from fp4ref.conformance.mistakes.places import COLUMN, ROW
 from fp4ref.conformance.mistakes.product_additions import Additions, single_ways, ways
-from fp4ref.conformance.mistakes.product_amaxes import Scaling, of_other_rows, scalings
+from fp4ref.conformance.mistakes.product_amaxes import Scaling, of_other_rows
+from fp4ref.conformance.mistakes.product_blocks import gathered_readings, placed_readings
 from fp4ref.conformance.mistakes.product_depths import depths
 from fp4ref.conformance.mistakes.product_roundings import Rounds, roundings
 from fp4ref.conformance.mistakes.product_specials import RESULTS, special_sums
@@ -35,7 +37,6 @@ from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.mistakes.result_places import result_mistakes
 from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.formats import F, Floats, ignoring_float_warnings
-from fp4ref.operands import alpha_factor
 from fp4ref.quantized import Direction
 
 Evidence = Sequence[tuple[GemmCase, NDArray[Any]]]
@@ -64,7 +65,7 @@ def diagnose(evidence: Evidence, declared: Declaration, budget_seconds: float = 
     elsewhere = any(not equal for (case, _), equal in zip(aimed, right, strict=True) if not case.measured_in)
     if bits is not None and not (bits == ALMOST and elsewhere):
         return Diagnosis(conforms=False, partial=_narrow(bits), first_stage=Slot.SUM)
-    ordered = sorted(zip(aimed, right, strict=True), key=lambda each: (each[1], each[0][0].shape))
+    ordered = sorted(zip(aimed, right, strict=True), key=lambda each: (each[1], _work(each[0][0])))
     search = _Search([item for item, _ in ordered if not item[0].measured_in], declared, tick)
     complete = True
     try:
@@ -75,6 +76,12 @@ def diagnose(evidence: Evidence, declared: Declaration, budget_seconds: float = 
     told = tuple({explanation.text: explanation for explanation in found}.values())[:TOLD]
     place = "" if told or not search.sites else place_of(search.sites)
     return Diagnosis(conforms=False, explanations=told, first_stage=Slot.RESULTS, complete=complete, place=place)
+
+
+def _work(case: GemmCase) -> int:
+    """Return about how long a product takes, so that a wrong mistake is refuted by a short one."""
+    rows, columns, depth = case.shape
+    return (rows + columns) * depth + rows * columns
 
 
 def _narrow(bits: int) -> Explanation:
@@ -91,7 +98,7 @@ def special(evidence: Evidence, to: str, layout: str) -> tuple[Explanation, ...]
     remaining: dict[str, str] | None = None
     for case, got in evidence:
         pair, judged = pair_of(case, layout), judge(case, got, to)
-        right, adding = _scalings(pair)[0], next(ways(pair))
+        right, adding = scalings_of(pair)[0], next(ways(pair))
         made = {
             (name, text): finished(sums.astype(F), pair, right, adding, to) for name, text, sums in special_sums(pair)
         }
@@ -101,7 +108,7 @@ def special(evidence: Evidence, to: str, layout: str) -> tuple[Explanation, ...]
         alike = {
             text: name
             for (name, text), values in made.items()
-            if (same(values, got) | (beside & _near(values, got))).all()
+            if (same(values, got) | (beside & near(values, got))).all()
         }
         remaining = alike if remaining is None else {text: name for text, name in remaining.items() if text in alike}
     return tuple(Explanation((name,), Slot.RESULTS, text) for text, name in sorted((remaining or {}).items())[:TOLD])
@@ -109,10 +116,11 @@ def special(evidence: Evidence, to: str, layout: str) -> tuple[Explanation, ...]
 
 @dataclass(frozen=True)
 class ProductResult:
-    """A result [M, N] as a tensor in whose rows and columns something is wrong."""
+    """A result [M, N] as a tensor in whose rows and columns something is wrong. depth: K."""
 
     x: NDArray[Any]
     family: str
+    depth: int
     direction: Direction = "row"
 
 
@@ -126,13 +134,16 @@ class _Search:
         self.sites = []
         for case, got in evidence:
             judged = judge(case, got, self.to)
-            self.sites.append(ResultSite(ProductResult(got, case.family), got, judged.low, accepted=~judged.wrong))
+            self.sites.append(
+                ResultSite(ProductResult(got, case.family, case.shape[2]), got, judged.low, accepted=~judged.wrong)
+            )
         self.sums: dict[int, Floats] = {}
         self.found: list[Explanation] = []
 
     def run(self) -> None:
         """Look for single mistakes, in a place if need be, then for several; what is found is kept if time ends."""
-        self.found = explained(self.sites, self._singles(), self.tick, by_element=True)
+        for known in (self._singles(), self._read_as(gathered_readings()), self._read_as(placed_readings())):
+            self.found = self.found or explained(self.sites, known, self.tick, by_element=True)
         if not self.found:
             self._several()
 
@@ -146,31 +157,41 @@ class _Search:
         """Return True if a reading's sums of a case are exact."""
         return not reading.bounded or self.evidence[index][0].family in BOUNDED
 
+    @property
+    def _fullest(self) -> OperandPair:
+        """The operands of a case to which most is added."""
+        return max(self.pairs, key=lambda pair: (pair.bias is not None) + (pair.accumulate is not None))
+
+    def _read_as(self, readings: Iterable[Reading]) -> Iterator[KnownResult]:
+        """Yield misreadings of an operand."""
+        if self.sites:
+            right = scalings_of(self._fullest)[0], next(ways(self._fullest))
+            for reading in readings:
+                made, tells = partial(self._read, reading, *right), partial(self.tells, reading)
+                yield KnownResult((reading.name,), Slot.OPERANDS, reading.text, made, tells, OWN.get(reading.side))
+
     def _singles(self) -> Iterator[KnownResult]:
         if not self.sites:
             return
-        fullest = max(self.pairs, key=lambda pair: (pair.bias is not None) + (pair.accumulate is not None))
-        right = _scalings(fullest)[0], next(ways(fullest))
+        fullest = self._fullest
+        right = scalings_of(fullest)[0], next(ways(fullest))
         for name, text, change in result_mistakes(numbers=True):
             yield KnownResult((name,), Slot.RESULTS, text.format("results"), partial(self._changed, change))
-        for stage, known in ((Slot.OPERANDS, readings(both=self.sees_both)), (Slot.SUM, depths())):
-            for reading in known:
-                if reading.text:
-                    made, tells = partial(self._read, reading, *right), partial(self.tells, reading)
-                    yield KnownResult((reading.name,), stage, reading.text, made, tells, OWN.get(reading.side))
+        yield from self._read_as(reading for reading in readings(both=self.sees_both) if reading.text)
+        yield from (known._replace(stage=Slot.SUM) for known in self._read_as(depths()))
         for name, text, rounds in roundings("sums"):
             if text:
-                yield KnownResult((name,), Slot.SUM, text, partial(self._ended, *right, rounds, _as_it_is))
-        for scaling in (*_scalings(fullest)[1:], *(of_other_rows() if fullest.row_scaled else ())):
+                yield KnownResult((name,), Slot.SUM, text, partial(self._ended, *right, rounds, as_it_is))
+        for scaling in (*scalings_of(fullest)[1:], *(of_other_rows() if fullest.row_scaled else ())):
             assert scaling is not None
-            scaled = partial(self._ended, scaling, right[1], _as_it_is, _as_it_is)
+            scaled = partial(self._ended, scaling, right[1], as_it_is, as_it_is)
             yield KnownResult((scaling.name,), Slot.GLOBAL, scaling.text, scaled)
         for adding in single_ways(fullest):
-            added = partial(self._ended, right[0], adding, _as_it_is, _as_it_is)
+            added = partial(self._ended, right[0], adding, as_it_is, as_it_is)
             yield KnownResult(adding.names, Slot.ADDITIONS, adding.texts[0], added)
         for name, text, rounds in roundings("results"):
             if text:
-                yield KnownResult((name,), Slot.RESULTS, text, partial(self._ended, *right, _as_it_is, rounds))
+                yield KnownResult((name,), Slot.RESULTS, text, partial(self._ended, *right, as_it_is, rounds))
 
     def _read(self, reading: Reading, scaling: Scaling | None, adding: Additions, index: int) -> NDArray[Any] | None:
         sums = reading.sums(self.pairs[index])
@@ -207,7 +228,7 @@ class _Search:
         if not cases or reading.sums(self.pairs[cases[0]]) is None:
             return
         first = cases[0]
-        for names, texts, way in _ways(self.pairs[first], self.to, alone=not reading.text):
+        for names, texts, way in ways_of(self.pairs[first], self.to, alone=not reading.text):
             self.tick()
             said = tuple(filter(None, (reading.text, *texts)))
             if len(said) > 1 and self._made(way, of, [first]) and self._made(way, of, cases):
@@ -216,78 +237,4 @@ class _Search:
 
     def _made(self, way: Way, of: Callable[[int], Floats], cases: Sequence[int]) -> bool:
         """Return True if a way makes the results of some cases."""
-        return all(_same(way(of(index), self.pairs[index]), self.evidence[index][1]) for index in cases)
-
-
-Way = Callable[[Floats, OperandPair], NDArray[Any]]
-
-
-def _as_it_is(y: Floats) -> Floats:
-    return y
-
-
-def _ways(pair: OperandPair, to: str, *, alone: bool) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], Way]]:
-    """Yield every way from sums to results: a rounding, the amaxes, what is added, another rounding, the cast.
-
-    alone: the sums are right, so that additions may be wrong in more than one place, or together with the amaxes.
-    """
-    additions = [(adding, adding.names, adding.texts) for adding in ways(pair)]
-    plain, others = additions[:1], additions[1:]
-    for early_name, early_text, early in roundings("sums"):
-        for scaling in _scalings(pair):
-            for late_name, late_text, late in roundings("results"):
-                rounded, scaled = bool(early_text or late_text), scaling is not None and bool(scaling.text)
-                for adding, of_adding, said in (*plain, *(() if rounded or (scaled and not alone) else others)):
-                    if len(said) > 1 and not alone:
-                        continue
-                    names = (early_name, scaling.name if scaling else "", *of_adding, late_name)
-                    texts = (early_text, scaling.text if scaling else "", *said, late_text)
-                    told = tuple(name for name, text in zip(names, texts, strict=True) if text)
-
-                    def way(
-                        y: Floats,
-                        of: OperandPair,
-                        early: Rounds = early,
-                        scaling: Scaling | None = scaling,
-                        adding: Additions = adding,
-                        late: Rounds = late,
-                    ) -> NDArray[Any]:
-                        return finished(early(y), of, scaling, adding, to, late)
-
-                    yield told, texts, way
-
-
-def _scalings(pair: OperandPair) -> list[Scaling] | list[None]:
-    """Known mistakes with the amaxes, the right way first; None without amaxes."""
-    return [None] if alpha_factor(pair.a.part.spec, pair.b.part.spec) is None else list(scalings())
-
-
-def finished(
-    y: Floats, pair: OperandPair, scaling: Scaling | None, adding: Additions, to: str, late: Rounds = lambda y: y
-) -> NDArray[Any]:
-    """Results of sums: the amaxes, what is added, a rounding, and the cast."""
-    y = adding.early(y, pair)
-    y = scaling.apply(y, *_amaxes(pair)) if scaling else y
-    y = adding.late(np.asarray(y, F), pair, to, row_scaled=pair.row_scaled)
-    return np.asarray(late(y)).astype(INPUT_DTYPES[to])
-
-
-def _amaxes(pair: OperandPair) -> tuple[Floats, Floats, np.float32]:
-    """amax_A, amax_B and the factor: amaxes of rows as a column and a row."""
-    factor = alpha_factor(pair.a.part.spec, pair.b.part.spec)
-    assert factor is not None
-    found = []
-    for side, shape in ((pair.a, (-1, 1)), (pair.b, (1, -1))):
-        amax = np.asarray(side.part.data.amax, F)
-        found.append(amax.reshape(shape) if side.part.row_scaled else amax[0])
-    return np.asarray(found[0]), np.asarray(found[1]), factor
-
-
-def _same(made: NDArray[Any], got: NDArray[Any]) -> bool:
-    return made.shape == got.shape and bool(same(made, got).all())
-
-
-def _near(made: NDArray[Any], got: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return True where values are as close as two orders of float32 additions and a cast make them."""
-    one, other = made.astype(np.float64), got.astype(np.float64)
-    return np.asarray(np.abs(one - other) <= np.abs(one) * (2.0**-16 if got.dtype == F else 2.0**-6))
+        return all(made_alike(way(of(index), self.pairs[index]), self.evidence[index][1]) for index in cases)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from fp4ref.catalogue import PROFILES
-from fp4ref.conformance.diagnosis.displaced import SWAPPED_WITH_SPARE
 from fp4ref.conformance.diagnosis.evidence import Item
 from fp4ref.conformance.diagnosis.explanations import Explanation
 from fp4ref.conformance.diagnosis.hypotheses import ORDER, Hypothesis
 from fp4ref.conformance.diagnosis.padding import padding_text, spare_text
 from fp4ref.conformance.diagnosis.profile_words import differences
+from fp4ref.conformance.diagnosis.turned_codes import FILLING
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
 from fp4ref.conformance.mistakes.kernel import kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED
@@ -40,7 +40,7 @@ def told(
     if in_padding:
         held = padding_text([item for item in items if item.size]) if hypothesis.scales is DECLARED else ""
         parts.append((PADDING[0], Slot.PADDING, f"{PADDING[1]}: {held}" if held else PADDING[1]))
-    filled = hypothesis.data.fills or any(mistake.name == SWAPPED_WITH_SPARE for mistake in hypothesis.mistakes)
+    filled = hypothesis.data.fills or any(mistake.name in FILLING for mistake in hypothesis.mistakes)
     if not filled and any(item.spare() for item in items):
         name, text = SPARE[spec.element.format.bits]
         odd = [item for item in items if item.size and item.columns % 2]

@@ -18,6 +18,8 @@ from fp4ref.conformance.diagnosis.evidence import Item, Part, Tier
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.diagnosis.hypotheses import Hypothesis, special_kinds
 from fp4ref.conformance.diagnosis.likely_place import likely_place
+from fp4ref.conformance.diagnosis.measured.near import near_boundaries
+from fp4ref.conformance.diagnosis.padding import in_padding
 from fp4ref.conformance.diagnosis.placed import PlacedSearch
 from fp4ref.conformance.diagnosis.ranking import ranked
 from fp4ref.conformance.diagnosis.scale_stage import permuted
@@ -83,8 +85,8 @@ class Session:
             if single:
                 return self._with([self._told(hypothesis) for hypothesis in ranked(single, only_special=True)])
         found = self._cheapest(ordinary, (0, 1)) or self._placed(tier=False)
-        if any(place.about_size for hypothesis in found for place, _ in hypothesis.kernel.placed):
-            found = [one for one in self._composed(ordinary.parts) if one.cost == 1] or found  # needs no place
+        if any(place.about_size for one in found for place, _ in one.kernel.placed):  # what needs no place comes first
+            found = [one for one in self._composed(ordinary.parts) if one.cost == 1] or found
         inside = None if found else self._inside()
         if inside is not None and inside.explanations:
             return inside
@@ -100,11 +102,8 @@ class Session:
                 self._search(tier=False, share=Share.PAIR_OR_MEASURED if measured else Share.PAIR), (2,)
             )
         found = found or measured or self._unnamed(self._search(tier=False, share=Share.UNNAMED))
-        if (
-            found
-            and all(hypothesis.profile for hypothesis in found)
-            and not any(all(map(h.explains, self.items)) for h in found)
-        ):
+        entire = any(all(map(one.explains, self.items)) for one in found if one.profile)
+        if found and all(one.profile for one in found) and not entire:
             found = self._placed(tier=True) or found  # one mistake in a place before a profile that leaves something
         return self._completed(found) if found else self._with([])
 
@@ -115,8 +114,7 @@ class Session:
 
     def _in_padding(self, hypothesis: Hypothesis) -> bool:
         """Return True if padding of the scales is not zero, if they are stored where the hypothesis has them."""
-        read = hypothesis.scales
-        return any(item.stray(read) for item in self.items if item.scales(read) is not None)
+        return in_padding(self.items, hypothesis.scales, hypothesis.mistakes)
 
     def _search(self, tier: Tier, share: Share) -> Search:
         deadline = self.start + share.value * self.budget
@@ -297,4 +295,5 @@ class Session:
             complete=self.complete,
             where=first_difference(self.items),
             place=self._likely.text,
+            near=near_boundaries(self.items, self._ticking(Share.WORDS)),
         )

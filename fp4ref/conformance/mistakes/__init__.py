@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fp4ref.conformance.mistakes import block_maxima, scale_codecs, scales
+from fp4ref.conformance.mistakes.block_choices import BLOCK_CHOICES
 from fp4ref.conformance.mistakes.block_maxima import BLOCK_MAXIMA
 from fp4ref.conformance.mistakes.choices import CHOICES
 from fp4ref.conformance.mistakes.data_readers import DATA_READERS
@@ -18,6 +19,7 @@ from fp4ref.conformance.mistakes.randomness import randomness
 from fp4ref.conformance.mistakes.readers import scale_readers
 from fp4ref.conformance.mistakes.record import Mistake, Slot, collect, known
 from fp4ref.conformance.mistakes.scale_codecs import scale_codec
+from fp4ref.conformance.mistakes.scale_pitches import pitches
 from fp4ref.conformance.mistakes.scale_places import misplaced, squares
 from fp4ref.conformance.mistakes.scales import block_scale
 from fp4ref.conformance.mistakes.sides import CaseLike, Exhibit
@@ -39,7 +41,9 @@ OWN = collect(
     partial_blocks(),
     transforms(),
     CHOICES,
+    BLOCK_CHOICES,
     misplaced(),
+    pitches(),
     missing(),
     inputs(),
     directions(),

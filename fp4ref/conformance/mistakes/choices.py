@@ -78,23 +78,24 @@ TOTALS = (
 )
 
 
-def _search(kernel: Kernel, **changes: Any) -> Any:
+def search_of(kernel: Kernel, **changes: Any) -> Any:
+    """Return the search of a kernel with changed fields."""
     assert kernel.search is not None
     return dataclasses.replace(kernel.search, **changes)
 
 
 def _of_narrow_values(narrow: Any, kernel: Kernel) -> Any:
-    difference = _search(kernel).difference
+    difference = search_of(kernel).difference
     return lambda q, s, g, a, x, k: narrow(difference(q, s, g, a, x * 0, k)) + difference(q * 0, s, g, a, x, k)
 
 
 def _of_narrow_errors(narrow: Any, kernel: Kernel) -> Any:
-    difference = _search(kernel).difference
+    difference = search_of(kernel).difference
     return lambda *arguments: narrow(difference(*arguments))
 
 
 def _of_narrow_sums(narrow: Any, kernel: Kernel) -> Any:
-    total = _search(kernel).total
+    total = search_of(kernel).total
     return lambda errors: narrow(total(errors))
 
 
@@ -107,7 +108,7 @@ NARROWED_STEPS = (
 
 
 def _search_through(field: str, made: Any, narrow: Any, kernel: Kernel) -> Any:
-    return _search(kernel, **{field: made(narrow, kernel)})
+    return search_of(kernel, **{field: made(narrow, kernel)})
 
 
 def _from_byte(kernel: Kernel) -> Any:
@@ -133,12 +134,14 @@ NARROWED = tuple(
 )
 
 DIFFERENT_ERRORS = tuple(
-    search(f"search-{name}", f"4over6 errors are {text}", searches, search=of(partial(_search, difference=difference)))
+    search(
+        f"search-{name}", f"4over6 errors are {text}", searches, search=of(partial(search_of, difference=difference))
+    )
     for name, text, difference in DIFFERENCES
 )
 
 SUMS = tuple(
-    search(f"search-{name}", f"4over6 errors are added {text}", searches, search=of(partial(_search, total=total)))
+    search(f"search-{name}", f"4over6 errors are added {text}", searches, search=of(partial(search_of, total=total)))
     for name, text, total in TOTALS
 )
 
@@ -147,7 +150,7 @@ METRICS = tuple(
         f"search-{metric}",
         f"4over6 compares {text}",
         both(searches, other_than("search", "metric", metric)),
-        search=of(partial(_search, metric=metric)),
+        search=of(partial(search_of, metric=metric)),
     )
     for metric, text in (
         (Metric.ABSOLUTE, "absolute errors"),

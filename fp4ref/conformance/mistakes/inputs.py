@@ -130,6 +130,16 @@ READ = (
 
 # The values
 
+SPECIAL = (
+    ("nan-zero", "NaN is taken as 0", np.isnan, 0.0),
+    ("nan-inf", "NaN is taken as an infinity", np.isnan, np.inf),
+    ("inf-max", "infinities are taken as the largest finite value", np.isinf, float(np.finfo(F).max)),
+    ("inf-65504", "infinities are taken as the largest value of float16, 65504", np.isinf, 65504.0),
+    ("inf-zero", "infinities are taken as 0", np.isinf, 0.0),
+    ("inf-nan", "infinities are taken as NaN", np.isinf, np.nan),
+    ("special-zero", "NaN and infinities are taken as 0", lambda v: ~np.isfinite(v), 0.0),
+)
+
 
 def cleared(rows: int, columns: int, values: Floats) -> Floats:
     """Return values with zeros past the last whole group of rows and of columns."""
@@ -179,6 +189,13 @@ def inputs() -> Iterator[Mistake]:
         )
         yield known(
             stage,
+            f"input-clamped-{size}",
+            f"columns past the last multiple of {size} are read from a vector of {size} that ends with the row",
+            alone=True,
+            values=partial(_clamped, size),
+        )
+        yield known(
+            stage,
             f"input-rows-{size}",
             f"rows past the last multiple of {size} are taken as zeros",
             values=partial(cleared, size, 1),
@@ -201,23 +218,22 @@ def inputs() -> Iterator[Mistake]:
         special=True,
         values=lambda v: np.where(np.abs(v) < TINY, F(0), v),
     )
-    yield known(
-        stage, "input-nan-zero", "NaN is taken as 0", special=True, values=lambda v: np.where(np.isnan(v), F(0), v)
-    )
-    yield known(
-        stage,
-        "input-inf-max",
-        "infinities are taken as the largest finite value",
-        special=True,
-        values=lambda v: np.where(np.isinf(v), np.copysign(np.finfo(F).max, v), v),
-    )
-    yield known(
-        stage,
-        "input-special-zero",
-        "NaN and infinities are taken as 0",
-        special=True,
-        values=lambda v: np.where(np.isfinite(v), v, F(0)),
-    )
+    for name, text, chosen, value in SPECIAL:
+        yield known(stage, f"input-{name}", text, special=True, values=partial(_replaced, chosen, value))
+
+
+def _replaced(chosen: Any, value: float, values: Floats) -> Floats:
+    """Return values of which some are replaced by one number, with their signs unless it is 0."""
+    return np.where(chosen(values), np.copysign(F(value), values) if value else F(0), values)
+
+
+def _clamped(size: int, values: Floats) -> Floats:
+    """Return values of which a last vector that is not full begins too early, so that it ends with the row."""
+    columns = values.shape[1]
+    tail = columns % size
+    if not tail or columns < size:
+        return values
+    return np.concatenate([values[:, : columns - tail], values[:, columns - size :][:, :tail]], axis=1)
 
 
 def _limited(most: float, largest: float, values: Floats) -> Floats:

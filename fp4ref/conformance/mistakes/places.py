@@ -37,7 +37,7 @@ class Units(NamedTuple):
     """Elements or blocks of a tensor: its properties, and rows and columns of the direction's matrix.
 
     The fields are numbers and words, or arrays that broadcast together. width: columns of a block; a block is given by
-    its first column.
+    its first column. depth: of a product whose result the tensor is; 0 of any other tensor.
     """
 
     dtype: Any
@@ -48,6 +48,7 @@ class Units(NamedTuple):
     width: int
     row: Any
     column: Any
+    depth: Any = 0
 
     def at(self, chosen: Any) -> Units:
         """Return some of units that are arrays."""
@@ -59,7 +60,8 @@ def units_of(case: Tensor, width: int, row: Any, column: Any) -> Units:
     rows, columns = matrix_shape(case.x.shape)
     if case.direction == "column":
         rows, columns = columns, rows
-    return Units(case.x.dtype.name, case.direction, case.x.ndim, rows, columns, width, row, column)
+    depth = getattr(case, "depth", 0)
+    return Units(case.x.dtype.name, case.direction, case.x.ndim, rows, columns, width, row, column, depth)
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class PlaceAxis:
     """A number that every unit has.
 
     of: the number. length: the count of such numbers in the tensor. one, many: words. sized: it is a property of the
-    tensor, not of a coordinate.
+    tensor, not of a coordinate. of_size, whose: the tensors of a size, and those whose size is something, in words.
     """
 
     one: str
@@ -75,6 +77,8 @@ class PlaceAxis:
     of: Callable[[Units], Any]
     length: Callable[[Units], Any]
     sized: bool = False
+    of_size: str = "tensors of {size} {many}"
+    whose: str = "tensors whose {many} are"
 
 
 def _blocks(units: Units) -> Any:
@@ -95,7 +99,16 @@ NUMBER = PlaceAxis(
 ROWS = PlaceAxis("rows", "rows", lambda u: u.rows, lambda u: u.rows, sized=True)
 COLUMNS = PlaceAxis("columns", "columns", lambda u: u.columns, lambda u: u.columns, sized=True)
 ELEMENTS = PlaceAxis("elements", "elements", lambda u: u.rows * u.columns, lambda u: u.rows * u.columns, sized=True)
-SIZES, COORDINATES = (ROWS, COLUMNS, ELEMENTS), (ROW, BLOCK, COLUMN, NUMBER)
+DEPTH = PlaceAxis(
+    "depth",
+    "depth",
+    lambda u: u.depth,
+    lambda u: u.depth,
+    sized=True,
+    of_size="products of a depth of {size}",
+    whose="products whose depth is",
+)
+SIZES, COORDINATES = (ROWS, COLUMNS, ELEMENTS, DEPTH), (ROW, BLOCK, COLUMN, NUMBER)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def at_least(axis: PlaceAxis, value: int, below: int | None = None) -> Predicate
     """Return `axis >= value`. below: the largest size that is known to be right."""
     if axis.sized:
         known = "" if below is None else f" (not with {below:,})"
-        words, bits = f"in tensors of {value:,} {axis.many} and more only{known}", OF_SIZES
+        words, bits = f"in {axis.of_size.format(size=f'{value:,}', many=axis.many)} and more only{known}", OF_SIZES
     else:
         words, bits = f"in {axis.many} from {value:,} on", PRIOR[axis.one] + _weight(value)
     columns = (lambda width: at_least(COLUMN, value * width)) if axis is BLOCK else None
@@ -59,7 +59,8 @@ def at_most(axis: PlaceAxis, value: int, above: int | None = None) -> Predicate:
     """Return `axis <= value`. above: the smallest size that is known to be right."""
     if axis.sized:
         known = "" if above is None else f" (not with {above:,})"
-        words = f"in tensors of {value:,} {axis.many if value > 1 else axis.one} or fewer only{known}"
+        size = axis.of_size.format(size=f"{value:,}", many=axis.many if value > 1 else axis.one)
+        words = f"in {size} or fewer only{known}"
         return Predicate(words, OF_SIZES, lambda u: axis.of(u) <= value, axis)
     if value == 0:
         return Predicate(f"in {axis.one} 0", PRIOR[axis.one] + 1, lambda u: axis.of(u) == 0, axis)
@@ -75,7 +76,7 @@ def equal_to(axis: PlaceAxis, value: int) -> Predicate:
 
 def multiples(axis: PlaceAxis, modulus: int, *, are: bool, width: int) -> Predicate:
     """Return the predicate on a size that is, or is not, a multiple of a power of two, of a block's width first."""
-    words = f"in tensors whose {axis.many} are {'a' if are else 'no'} multiple of {modulus} only"
+    words = f"in {axis.whose.format(many=axis.many)} {'a' if are else 'no'} multiple of {modulus} only"
     bits = OF_SIZES - (modulus == width)
     return Predicate(words, bits, lambda u: (axis.of(u) % modulus == 0) == are, axis)
 

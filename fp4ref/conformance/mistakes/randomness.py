@@ -128,10 +128,13 @@ Index = Callable[[Any, Any, tuple[int, int]], tuple[Any, Any]]  # (row, column, 
 
 def _at_index(index: Index, bits: Codes) -> Codes:
     """Return the bytes of other elements; where there is no such element, its own."""
-    row, column = np.arange(bits.shape[0])[:, None], np.arange(bits.shape[1])[None]
-    down, across = np.broadcast_arrays(*index(row, column, (bits.shape[0], bits.shape[1])))
-    inside = (down >= 0) & (down < bits.shape[0]) & (across >= 0) & (across < bits.shape[1])
-    return np.asarray(bits[np.where(inside, down, row), np.where(inside, across, column)])
+    rows, columns = bits.shape
+    down, across = index(np.arange(rows)[:, None], np.arange(columns)[None], (rows, columns))
+    inside = (down >= 0) & (down < rows) & (across >= 0) & (across < columns)
+    down, across = np.clip(down, 0, max(rows - 1, 0)), np.clip(across, 0, max(columns - 1, 0))
+    apart = down.shape[1] == across.shape[0] == 1  # rows and columns, which is quick
+    made = bits[down[:, 0]][:, across[0]] if apart else bits[down, across]
+    return made if inside.all() else np.where(inside, made, bits)
 
 
 def _numbered(count: int, row: Any, column: Any, shape: tuple[int, int]) -> tuple[Any, Any]:

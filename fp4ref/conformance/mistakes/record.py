@@ -14,7 +14,7 @@ from fp4ref.arithmetic import narrow_bfloat16
 from fp4ref.arithmetic_peers import encoding, encoding_by_reciprocal, encoding_or_one
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.places import Place
-from fp4ref.formats import F, Floats
+from fp4ref.formats import Codes, F, Floats
 from fp4ref.spec import Granularity
 
 
@@ -55,7 +55,8 @@ class Mistake:
     alone: no search pairs it with a second mistake, so that a long table of such costs little.
     place: where it holds, in words that follow a comma; empty for everywhere. rounding: of maxima, if that is what it
     says; it is told only of maxima that support it. measured: it was learnt from the candidate's bytes, and two named
-    mistakes may make these as well.
+    mistakes may make these as well. grid: what it does to the scale bytes of a buffer with its padding, [rows, blocks],
+    if that is all that it does; within: where, None for everywhere.
     """
 
     name: str
@@ -68,6 +69,8 @@ class Mistake:
     place: str = ""
     rounding: Callable[[Floats], Floats] | None = None
     measured: bool = False
+    grid: Callable[[Codes], Codes] | None = None
+    within: Place | None = None
 
     def at(self, place: Place) -> Mistake:
         """Return the mistake that holds in one place only."""
@@ -78,7 +81,7 @@ class Mistake:
                 return None
             return kernel.but(placed=(*kernel.placed, (place, self.apply)), whole=kernel.whole or changed.whole)
 
-        return dataclasses.replace(self, apply=apply, place=place.text)
+        return dataclasses.replace(self, apply=apply, place=place.text, within=place)
 
     def before_maxima(self, place: Place) -> Mistake:
         """Return the mistake in the values of one place only, of which the maxima are taken afterwards."""

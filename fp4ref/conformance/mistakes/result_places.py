@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 Values = NDArray[Any]
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128)
+MIRRORS = (3, 7, 15, 31, 96)  # groups in reverse order, and the middle two of four groups of 32
 TILES = (8, 16, 32, 64, 128)
 
 
@@ -33,6 +34,7 @@ def result_mistakes(*, numbers: bool) -> Iterator[ResultMistake]:
     if numbers:
         yield ResultMistake("results-negated", "{} have the opposite sign", np.negative)
         yield ResultMistake("results-unsigned", "{} lose their sign", np.abs)
+        yield from _of_other_sign()
         yield ResultMistake("results-clamped", "negative {} become 0", _clamped)
         for factor in (2, 0.5, 4, 0.25):
             text = f"{{}} are multiplied by {factor:g}"
@@ -45,7 +47,7 @@ def _moved(axis: int, word: str) -> Iterator[ResultMistake]:
         for way, sign, step in (("before", "-", -count), ("after", "+", count)):
             move = partial(_shifted, step)
             yield _of(axis, f"results-of-{word}-{count}-{way}", f"{{}} are those of {word} {sign} {count}", move)
-    for count in STEPS:
+    for count in (*STEPS, *MIRRORS):
         text = f"{{}} of {word}s {_other(word)} and {_other(word)} ^ {count} are exchanged"
         yield _of(axis, f"results-{word}-xor-{count}", text, partial(_exchanged, count))
     for count in TILES:
@@ -53,6 +55,19 @@ def _moved(axis: int, word: str) -> Iterator[ResultMistake]:
         yield _of(axis, f"results-{word}-tiles-{count}", first, partial(_first_of, count))
         text = f"{{}} of {word}s from {count} on are those of {word} % {count}"
         yield _of(axis, f"results-{word}-modulo-{count}", text, partial(_modulo, count))
+
+
+def _of_other_sign() -> Iterator[ResultMistake]:
+    """Yield results that have the sign of another column, or row."""
+    for axis, word in ((1, "column"), (0, "row")):
+        for way, sign, step in (("before", "-", -1), ("after", "+", 1)):
+            signs = partial(_taken, axis, partial(_shifted, step))
+            text = f"{{}} have the sign of {word} {sign} 1"
+            yield ResultMistake(f"results-sign-of-{word}-{way}", text, partial(_signed, signs))
+
+
+def _signed(signs: Callable[[Values], Values], values: Values) -> Values:
+    return np.asarray(np.copysign(values, signs(values)))
 
 
 def _other(word: str) -> str:

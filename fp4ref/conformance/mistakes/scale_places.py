@@ -121,15 +121,6 @@ def misplaced() -> Iterator[Mistake]:
                 scales=partial(_zero_columns, size),
                 whole=True,
             )
-    yield known(
-        Slot.LAYOUT,
-        "stored-other-pitch",
-        "scale bytes are written at the pitch of the other direction, the blocks of a column; past the end none is",
-        lambda kernel: kernel.block.rows == 1,
-        alone=True,
-        scales=of(lambda kernel: partial(_other_direction, kernel.block.columns)),
-        whole=True,
-    )
     yield known(Slot.LAYOUT, "unwritten-all", "every scale byte is 0, or not written", scales=np.zeros_like)
     yield known(
         Slot.LAYOUT,
@@ -144,15 +135,6 @@ def _shifted(by: int, scales: Codes) -> Codes:
     moved = np.roll(scales, by, axis=1)
     moved[:, 0 if by > 0 else -1] = 0
     return moved
-
-
-def _other_direction(width: int, scales: Codes) -> Codes:
-    """Return rows of scale bytes written as far apart as those of the other direction are; later ones win."""
-    rows, across = scales.shape
-    offsets = (np.arange(rows)[:, None] * -(-rows // width) + np.arange(across)).reshape(-1)
-    made, kept = np.zeros(scales.size, np.uint8), offsets < scales.size
-    made[offsets[kept]] = scales.reshape(-1)[kept]
-    return made.reshape(scales.shape)
 
 
 def _zero_rows(size: int, scales: Codes) -> Codes:
@@ -209,6 +191,15 @@ def squares() -> Iterator[Mistake]:
         ),
         *(
             (
+                f"{name}",
+                f"the scale bytes of squares are those of the square {name}, where there is one",
+                f"the scales of the square {name}, where there is one,",
+                partial(_beside, axis, by),
+            )
+            for name, axis, by in (("below", 0, 1), ("above", 0, -1), ("on the right", 1, 1), ("on the left", 1, -1))
+        ),
+        *(
+            (
                 f"{word}-twice",
                 f"squares (i, j) have the scale byte of square ({both})",
                 f"the scales of squares ({both}) instead of (i, j)",
@@ -224,7 +215,9 @@ def squares() -> Iterator[Mistake]:
             (Slot.ENCODE, "used", f"{used}; the stored bytes are right", {"used_scale": move}),
             (Slot.BLOCK, "block", block, {"block_amax": partial(_maxima, move)}),
         ):
-            yield known(stage, f"{way}-squares-{name}", text, _has_squares, alone=True, whole=True, **changes)
+            yield known(
+                stage, f"{way}-squares-{name.replace(' ', '-')}", text, _has_squares, alone=True, whole=True, **changes
+            )
 
 
 def _has_squares(kernel: Kernel) -> bool:
@@ -250,6 +243,13 @@ def _mirrored_within(size: int, values: Any) -> Any:
     other_i, other_j = i // size * size + j % size, j // size * size + i % size
     there = (other_i < values.shape[0]) & (other_j < values.shape[1])
     return values[np.where(there, other_i, i), np.where(there, other_j, j)]
+
+
+def _beside(axis: int, by: int, values: Any) -> Any:
+    """Return a grid [down, across, ...] moved by some places; where nothing comes from, its own stays."""
+    own = np.arange(values.shape[axis])
+    there = (own + by >= 0) & (own + by < len(own))
+    return np.take(values, np.where(there, own + by, own), axis)
 
 
 def _other_pitch(values: Any) -> Any:

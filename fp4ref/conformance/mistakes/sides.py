@@ -51,6 +51,7 @@ class Exhibit:
         self.shape = Matrix(case.x, case.direction).shape
         self._amax: dict[Any, tuple[Floats, Floats]] = {}
         self._values: dict[Any, Values] = {}
+        self._drawn: tuple[Any, Codes] | None = None
 
     @cached_property
     def matrix(self) -> Floats:
@@ -94,6 +95,14 @@ class Exhibit:
             )
         return found
 
+    def drawn(self, kernel: Kernel) -> Codes | None:
+        """Return the random bits that a kernel uses for the elements of the matrix, if it is given any."""
+        if self.case.random_bits is None:
+            return None
+        if self._drawn is None or self._drawn[0] is not kernel.bits:
+            self._drawn = kernel.bits, kernel.bits(np.asarray(self.case.random_bits))
+        return self._drawn[1]
+
     def amax(self, kernel: Kernel) -> tuple[Floats, Floats] | None:
         """Return the maximum as a kernel reports it, and as it uses it; None without a global scale."""
         granularity = kernel.spec.global_scale
@@ -127,8 +136,8 @@ def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = E
     seen = blocks if kernel.tails is same else split(kernel.tails(values), kernel.block)
     block_amax = kernel.block_amax(seen, kernel.keep_block_nan)
     t = made_nan(kernel.block_scale(block_amax, g, k), block_amax, g)
-    drawn = exhibit.case.random_bits
-    bits = None if drawn is None else split(kernel.bits(np.asarray(drawn))[rows, columns], kernel.block)
+    drawn = exhibit.drawn(kernel)
+    bits = None if drawn is None else split(drawn[rows, columns], kernel.block)
     codes = None
     if kernel.search is None:
         t = kernel.scale_value(t)

@@ -53,6 +53,7 @@ REPORTED: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
     ("previous-row", "the amax of the previous row is returned", lambda a: np.roll(a, 1)),
     ("next-row", "the amax of the next row is returned", lambda a: np.roll(a, -1)),
 )
+OTHER = "the amax that is returned is {}, that of the scales is not"
 FLOORS = (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, float(TINY))
 
 
@@ -256,6 +257,10 @@ TENSOR_MAXIMA = collect(
     RAISED,
     [maximum("amax-given-ignored", "the caller's amax is ignored", has_global, takes_amax=False)],
     (maximum(f"amax-reported-{name}", text, has_global, report=report) for name, text, report in REPORTED),
+    (
+        maximum(f"amax-reported-{name}", OTHER.format(text), has_global, report=narrow, rounding=narrow)
+        for name, text, narrow in NARROW
+    ),
     *map(_floored, FLOORS),
     SPECIAL,
 )

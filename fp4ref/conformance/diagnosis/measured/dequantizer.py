@@ -15,6 +15,7 @@ from fp4ref.conformance.diagnosis.dequantizing import Values, Way, made, top
 from fp4ref.conformance.diagnosis.measured.order import GROUPS, Order, groups, reordered, smallest
 from fp4ref.conformance.diagnosis.measured.scales import nicest
 from fp4ref.conformance.families import Case
+from fp4ref.conformance.mistakes.places import EVERYWHERE, Place
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.mistakes.said import moved
 from fp4ref.conformance.subjects.subject import Declaration, expected_values, golden
@@ -29,9 +30,16 @@ MEASURED = 64  # elements with one code from which its value is measured
 
 @np.errstate(all="ignore")
 def measured_elements(
-    declared: Declaration, spec: Spec, results: Iterable[tuple[Case, Values]], other: tuple[Way, ...]
+    declared: Declaration,
+    spec: Spec,
+    results: Iterable[tuple[Case, Values]],
+    other: tuple[Way, ...],
+    place: Place = EVERYWHERE,
 ) -> Way | None:
-    """Another value for some codes, if values with each code are one multiple of what the code for 1 gives."""
+    """Another value for some codes, if values with each code are one multiple of what the code for 1 gives.
+
+    place: only values in it are looked at.
+    """
     count = 1 << spec.element.format.bits
     one = Way("", Slot.CODE, "", elements=np.ones(count, F))
     seen: list[list[Floats]] = [[] for _ in range(count)]
@@ -42,7 +50,7 @@ def measured_elements(
         for way in other:
             q = q if way.inputs is None else way.inputs(case, declared, q)
         codes = packing.unpack(q.data, case.matrix[1], spec.element.format)
-        usual = (np.abs(wide.astype(F)) > F(2.0**-90)) & (np.abs(wide.astype(F)) < F(2.0**90))
+        usual = (np.abs(wide.astype(F)) > F(2.0**-90)) & (np.abs(wide.astype(F)) < F(2.0**90)) & _inside(place, case)
         ratio = got.astype(F) / wide.astype(F)
         for code in range(count):
             seen[code].append(ratio[usual & (codes == code)])
@@ -61,8 +69,15 @@ def measured_elements(
     return Way("element-inferred-values", Slot.CODE, f"codes are decoded otherwise: {said}", elements=table)
 
 
+def _inside(place: Place, case: Case) -> Any:
+    """Return which values of a case are in a place."""
+    return place.of_elements(case, case.spec.block.columns, slice(None), slice(None)) if place.predicates else True
+
+
 @np.errstate(all="ignore")
-def measured_scales(declared: Declaration, spec: Spec, results: Iterable[tuple[Case, Values]]) -> Way | None:
+def measured_scales(
+    declared: Declaration, spec: Spec, results: Iterable[tuple[Case, Values]], place: Place = EVERYWHERE
+) -> Way | None:
     """Another value for some scale bytes, if values under each byte are one multiple of what the scale 1 gives."""
     count = 1 << spec.scale.format.bits
     one = Way("", Slot.SCALE_CODEC, "", scales=lambda s, byte: np.ones_like(s))
@@ -72,7 +87,7 @@ def measured_scales(declared: Declaration, spec: Spec, results: Iterable[tuple[C
         if wide is None or case.encoded is None:
             continue
         unit = wide.astype(np.float64)
-        usual = (np.abs(unit) > 2.0**-90) & (np.abs(unit) < 2.0**90)
+        usual = (np.abs(unit) > 2.0**-90) & (np.abs(unit) < 2.0**90) & _inside(place, case)
         ratio = got.astype(np.float64) / unit
         bytes_of = np.repeat(golden(case).scales, spec.block.columns, axis=1)[:, : case.matrix[1]]
         for byte in np.unique(bytes_of):
@@ -104,7 +119,11 @@ def _short(value: float) -> F:
 
 @np.errstate(all="ignore")
 def measured_factor(
-    declared: Declaration, spec: Spec, results: Iterable[tuple[Case, Values]], other: tuple[Way, ...]
+    declared: Declaration,
+    spec: Spec,
+    results: Iterable[tuple[Case, Values]],
+    other: tuple[Way, ...],
+    place: Place = EVERYWHERE,
 ) -> Iterator[Way]:
     """Another constant in the global scale, or a factor, if all values are one multiple of the right ones."""
     low, high, count = np.inf, 0.0, 0
@@ -113,7 +132,7 @@ def measured_factor(
         if wide is None:
             return
         size = np.abs(wide.astype(np.float64))
-        usual = (size > 2.0**-90) & (size < 2.0**90)
+        usual = (size > 2.0**-90) & (size < 2.0**90) & _inside(place, case)
         ratio = got.astype(np.float64)[usual] / wide.astype(np.float64)[usual]
         count += ratio.size
         low, high = min(low, ratio.min(initial=np.inf)), max(high, ratio.max(initial=0))

@@ -23,29 +23,31 @@ from fp4ref.spec import Spec
 SIDE = 24  # rows and columns of a result; square, so that a transposed one shows
 WIDE = 136  # of another one, past a tile of 128
 STEP = 8  # what sums are multiplied by, by alpha where there is a global scale
-NAMES = (("cancels", SIDE), ("wide", WIDE))
+DEPTHS = (3, 5, 8, 11, 17, 20, 24, 33, 40, 66)  # in blocks, of products from a limit of which on something is added
+GROWN = tuple(range(SIDE, SIDE + 8 * len(DEPTHS), 8))  # their sides, each another
+PRODUCTS = (("cancels", SIDE, 2), ("wide", WIDE, 2), *((f"deep-{n}", s, n) for n, s in zip(DEPTHS, GROWN, strict=True)))
 ELEMENT = 4.0  # the largest power of two that every element format has
 
 
 def bias(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     """Yield products of -1024 + 8 m, and biases 1025 + 2 n of eleven significant bits. Rules: GEM-8, GEM-15."""
-    for name, side in NAMES:
-        yield from _with_plain(_product(family, name, spec, -128, np.arange(side) % SIDE), bias=_biases(side))
+    for name, side, blocks in PRODUCTS:
+        yield from _with_plain(_product(family, name, spec, -128, np.arange(side) % SIDE, blocks), bias=_biases(side))
     yield _of_real_numbers(family, spec, random, bias=True)
 
 
 def sum_and_c(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     """Yield products of 8 (2049 + 2 i), which no 16-bit type holds, and C = 8 (16 j - 2048). Rules: GEM-8, GEM-15."""
-    for name, side in NAMES:
-        case = _product(family, name, spec, 2048, 1 + 2 * (np.arange(side) % 4))
+    for name, side, blocks in PRODUCTS:
+        case = _product(family, name, spec, 2048, 1 + 2 * (np.arange(side) % 4), blocks)
         yield from _with_plain(case, accumulate=(STEP * (16 * _mixed(side, 16) - 2048)).astype(F))
     yield _of_real_numbers(family, spec, random, accumulate=True)
 
 
 def both(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     """Yield the products and the biases of the family bias, and C = 0 to 24. Rules: GEM-8, GEM-15."""
-    for name, side in NAMES:
-        case = _product(family, name, spec, -128, np.arange(side) % SIDE)
+    for name, side, blocks in PRODUCTS:
+        case = _product(family, name, spec, -128, np.arange(side) % SIDE, blocks)
         yield from _with_plain(case, bias=_biases(side), accumulate=(STEP * _mixed(side, 4)).astype(F))
     yield _of_real_numbers(family, spec, random, bias=True, accumulate=True)
 
@@ -69,16 +71,16 @@ def _mixed(side: int, count: int) -> NDArray[np.int64]:
     return np.asarray((3 * row + 5 * column) % count)
 
 
-def _product(family: str, name: str, spec: Spec, base: int, rest: NDArray[np.int64]) -> GemmCase:
-    """Row m of the result is 8 * (base + rest[m]): base from the first block, a rest below 24 from the second."""
+def _product(family: str, name: str, spec: Spec, base: int, rest: NDArray[np.int64], blocks: int) -> GemmCase:
+    """Row m of the result is 8 * (base + rest[m]): base from the first block, a rest below 24 from the last."""
     width, side = spec.block.columns, len(rest)
-    left, right = np.zeros((side, 2, width)), np.ones((side, 2, width))
+    left, right = np.zeros((side, blocks, width)), np.ones((side, blocks, width))
     left[:, 0, 0], right[:, 0, 0] = np.sign(base) * ELEMENT, ELEMENT
     fours, ones = np.divmod(rest, int(ELEMENT))
-    left[:, 1, : width // 2] = np.arange(width // 2) < fours[:, None]
-    left[:, 1, : width // 2] *= ELEMENT
-    left[:, 1, width // 2 :] = np.arange(width - width // 2) < ones[:, None]
-    of_left, of_right = np.ones((side, 2)), np.ones((side, 2))
+    left[:, -1, : width // 2] = np.arange(width // 2) < fours[:, None]
+    left[:, -1, : width // 2] *= ELEMENT
+    left[:, -1, width // 2 :] = np.arange(width - width // 2) < ones[:, None]
+    of_left, of_right = np.ones((side, blocks)), np.ones((side, blocks))
     of_left[:, 0] = abs(base) / ELEMENT**2 / 8
     of_right[:, 0] = 8
     factor = alpha_factor(spec, spec)
