@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from itertools import islice
 
 import pytest
@@ -113,6 +114,20 @@ def test_what_failed_is_kept_by_name_only(here):
         assert recent.recall("k.py:f", NVFP4) == []
     recent.remember("k.py:f", NVFP4, [])
     assert not file.exists()
+
+
+@pytest.mark.rule("CNF-21", "FIL-4")
+def test_what_failed_is_kept_whole_or_not_at_all(here, monkeypatch):
+    recent.remember("k.py:f", NVFP4, ["wide/elements/bf16/row@35"])
+    folder = here / "cache" / "failing"
+
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    recent.remember("k.py:f", NVFP4, ["wide/elements/bf16/row@36"])
+    assert recent.recall("k.py:f", NVFP4) == ["wide/elements/bf16/row@35"]
+    assert len([*folder.iterdir()]) == 1
 
 
 @pytest.mark.slow  # three runs with processes of their own
