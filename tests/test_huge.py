@@ -96,6 +96,7 @@ def test_a_mistake_past_a_size_is_found_where_it_begins(function, row):
     assert (found["last_row"], found["row_ranges"]) == (end - 1, [[row // 384 * 384, end]])
     place = "element 2^18" if row == ROW else f"element {row * WIDTH:,}, past element 2^18"
     assert f"differs in data from row {row} on ({place}): " in report.cases[0].lines[0]
+    assert report.headline == f"wrong: differs in data from row {row} on ({place}); 1 of 1 huge cases of nvfp4 fail"
     assert any(found["samples"].values())
 
 
