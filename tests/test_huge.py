@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -279,7 +281,16 @@ def test_the_command(here, monkeypatch):
     verify("--kernel kernels.py:good --spec nvfp4 --huge --forever", 2)
     verify("--huge", 2)
     assert "operation='dequantize'" in verify("--kernel kernels.py:decode --spec nvfp4 --huge", 2)
-    assert "1 of 1 huge cases of nvfp4 fail" in verify("--kernel kernels.py:ends --spec nvfp4 --huge", 1)
+    text = verify("--kernel kernels.py:ends --spec nvfp4 --huge --junit r.xml --html r.html", 1)
+    assert "1 of 1 huge cases of nvfp4 fail" in text
+    suite = ET.parse("r.xml").getroot()[0]
+    assert (suite.get("failures"), suite.get("skipped")) == ("2", "1")
+    assert [case.get("name") for case in suite.iter("testcase")] == [
+        "conforms",
+        "huge/byte-2^18/bfloat16",
+        "huge/element-2^18/bfloat16",
+    ]
+    assert "huge cases of nvfp4 fail" in Path("r.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
