@@ -225,6 +225,21 @@ def test_a_report_that_cannot_be_written_costs_itself_only(tmp_path, monkeypatch
         assert "No space left on device" in result.stderr
 
 
+@pytest.mark.rule("CNF-12")
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_the_verdict_on_products_outlives_a_report_that_cannot_be_written(more, tmp_path, monkeypatch):
+    (tmp_path / "k.py").write_text(KERNELS, encoding="utf-8")
+    monkeypatch.setattr("fp4ref.conformance.reports.junit.write", full)
+    monkeypatch.setattr("fp4ref.cli.verify_statement.write_bytes", full)
+    kernel = "--kernel", f"{tmp_path / 'k.py'}:gemm", "--spec", "nvfp4", "--family", "dense"
+    files = "--junit", tmp_path / "r.xml", "--statement", tmp_path / "s.json"
+    result = run("verify", *kernel, "--no-diagnosis", *files, *more)
+    assert result.exit_code == 2
+    assert "wrong" in result.stdout
+    assert "No space left on device" in result.stderr
+
+
 @pytest.mark.rule("CNF-10")
 def test_a_broken_diagnosis_of_random_bits_costs_the_diagnosis_only(monkeypatch):
     spec = NVFP4.replace(name="drawn", element=STOCHASTIC_E2M1)

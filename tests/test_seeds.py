@@ -215,6 +215,19 @@ def rare(a_data, a_scales, a_amax, b_data, b_scales, b_amax, rows, columns, dept
 """
 
 
+@pytest.mark.rule("CNF-21")
+def test_products_that_failed_are_tried_first(here):
+    order, first = [], ["width-cancel@7", "gone@7", "dense-square"]
+    report = check(product_of(NVFP4), NVFP4, ("dense", "width"), step=order.append, first=first)
+    assert order[:2] == ["dense-square", "width-cancel@7"]
+    assert sorted(order[2:]) == sorted(
+        {case.id for case in products.cases(NVFP4, ("dense", "width"))} - {"dense-square"}
+    )
+    assert report.failing == []
+    recent.remember("k.py:g", NVFP4, ["dense-square", "width-cancel@7"])
+    assert recent.recall("k.py:g", NVFP4) == ["dense-square", "width-cancel@7"]
+
+
 def product_of(spec, calls=10**9):
     """A right product, whose calls past a number are interrupted."""
     names = ("a_data", "a_scales", "b_data", "b_scales", "rows", "columns", "depth")

@@ -56,14 +56,20 @@ def check_huge(
     return show(report, choice, tests, [line for case in report.cases for line in case.lines])
 
 
-def show(report: HugeReport | SweepReport, choice: Choice, tests: Sequence[ReportLine], lines: Sequence[str]) -> int:
+def show(
+    report: HugeReport | SweepReport,
+    choice: Choice,
+    tests: Sequence[ReportLine],
+    lines: Sequence[str],
+    delayed: Delayed | None = None,
+) -> int:
     """Write the wanted files, and print a report on calls that no family of cases has; the exit status.
 
-    tests: of the files. lines: of the text, after those of the basis.
+    tests: of the files. lines: of the text, after those of the basis. delayed: attempts that were made before.
 
     Rules: CNF-2, CNF-12, CNF-48.
     """
-    delayed = Delayed()
+    delayed = delayed or Delayed()
     with delayed.attempt():
         choice.pages.write([of_calls(report, tests)])
     if choice.as_json:

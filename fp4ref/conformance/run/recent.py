@@ -19,7 +19,7 @@ from fp4ref_numerics import cache
 NAMES = FileKind("a list of names", lambda path: True)  # whatever is there, it is replaced
 KEPT = 32  # names
 LONGEST = 1 << 16  # bytes of a file
-NAME = re.compile(r"[^\s/]+(/[^/\x00-\x1f\ufffd]+){3}")  # family, member, type and direction
+NAME = re.compile(r"[^\s/]+(/[^/\x00-\x1f\ufffd]+){3}|[\w.+-]+(@\d+)?")  # family, member, type, direction; a product
 
 
 def recall(kernel: str, spec: Spec) -> list[str]:
