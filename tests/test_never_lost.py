@@ -479,7 +479,7 @@ class Wrong:
     seed: int
 
     def write(self, path):
-        """Write it; return whether anything was changed."""
+        """Write it; return whether anything was changed that a rule decides."""
         spec, rng = PROFILES[self.spec], np.random.default_rng(self.seed)
         dtype = "bfloat16" if spec.hadamard and self.direction != "row" else self.dtype
         rows, columns = (-(-side // 16) * 16 for side in self.size)
@@ -496,6 +496,10 @@ class Wrong:
         self.damage(x, copy, rng)
         side = "row" if q.row is not None else "column"
         write_dump(path, [Dump("w", x, replace(q, **{side: copy}), random_bits=bits)])
+        lines, along = (rows, columns) if side == "row" else (columns, rows)
+        decided = layout(self.scale_layout).compared(lines, -(-along // spec.block.columns))
+        for part in (arrays, copy):
+            part.scales[~decided] = 0
         same = all(a is None or a.tobytes() == b.tobytes() for a, b in zip(arrays, copy, strict=True))
         return not same or before.tobytes() != x.tobytes()
 

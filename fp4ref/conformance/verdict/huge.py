@@ -61,7 +61,7 @@ class HugeCase:
 
     @property
     def said(self) -> str:
-        """What is wrong, in a few words."""
+        """The finding, or the result that differs, in a few words."""
         if self.finding is not None:
             return f"{self.finding.kind}: {self.finding.text}"
         return _where(*next(iter(self.differing.items())))
