@@ -3,11 +3,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import ml_dtypes
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ import fp4ref
 from fp4ref import hadamard
 from fp4ref.cli import main
 from fp4ref.cli.common import table
+from fp4ref.conformance.diagnosis.budget import OPERATION_SECONDS, SECONDS
 from fp4ref.conformance.dumps import cases
 from fp4ref.conformance.dumps.files import Dump, read_dump, write_dump
 from fp4ref.conformance.judge.compare import compare
@@ -182,7 +185,7 @@ def test_special_input_excuses(tmp_path: Path, special: float, made_by: str, cla
     write_dump(tmp_path / "d.npz", parts)
     report = verdict(tmp_path / "d.npz")
     assert (report.kind, [*report.excused]) == (Verdict.EXCEPT, classes)
-    assert report.headline.startswith(f"conforms to {claimed} except on {classes[0]}")
+    assert report.headline.startswith(f"wrong on {classes[0]} only")
     assert made_by in report.profiles
     assert run(tmp_path / "d.npz").exit_code == 1
 
@@ -500,7 +503,7 @@ def test_json_says_what_the_text_says(tmp_path: Path) -> None:
     assert result.exit_code == 1
     record = json.loads(result.stdout)
     (file,) = record["files"]
-    assert (record["ok"], file["verdict"], file["differs_on"]) == (False, "conforms except on special input", ["NaN"])
+    assert (record["ok"], file["verdict"], file["differs_on"]) == (False, "wrong on special input only", ["NaN"])
     row, column = file["tensors"]
     assert (row["counts"], column["counts"], column["equal"]) == ({"codes": 1}, {}, True)
     (found,) = row["differences"]
@@ -670,3 +673,15 @@ def test_what_a_packing_of_a_dump_needs(tmp_path):
     np.savez(path, x=normal(64, 96), data=in_pairs_of_16(q.row.data)[:, :-1], scales=q.row.scales)
     refused(run(path, "--spec", "mxfp4", "--packing", "pairs_16"), "[64, 47], need [64, 48]")
     assert run("--packing", "pairs_16").exit_code == 2
+
+
+def test_the_help_lists_every_option_once_in_a_section():
+    text, command = run("--help").stdout, main.get_command(click.Context(main), "verify")
+    listed = re.findall(r"^  (?:-h, )?(--[a-z-]+)", text, re.MULTILINE)
+    options = [each.opts[0] for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    assert sorted(listed) == sorted([*options, "--help"])
+    assert (
+        text.index("Kernels:") < text.index("--kernel MOD") < text.index("Inputs of a kernel:") < text.index("--huge  ")
+    )
+    seconds = (SECONDS + OPERATION_SECONDS) / 2
+    assert f"about {seconds:.0f} by default" in " ".join(text.split())

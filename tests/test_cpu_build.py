@@ -202,6 +202,19 @@ def test_a_cache_that_cannot_be_written(tmp_path):
     assert run(QUANTIZE, FP4REF_CACHE_DIR=tmp_path / "file") == "same"
 
 
+NO_HOME = """
+import pathlib
+def nowhere(self):
+    raise RuntimeError("Could not determine home directory.")
+pathlib.Path.expanduser = nowhere
+"""
+
+
+@pytest.mark.rule("CNF-5")
+def test_a_user_without_a_home_compiles_for_the_process():
+    assert run(NO_HOME + QUANTIZE, FP4REF_CACHE_DIR="", XDG_CACHE_HOME="") == "same"
+
+
 # A cache that others may write
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -120,7 +121,7 @@ def test_a_kernel_that_is_wrong_for_nan_only_conforms_except(few):
 
     report = check(wrong, "nvfp4")
     assert report.kind is Verdict.EXCEPT
-    assert report.headline.startswith("conforms except on NaN (")
+    assert report.headline.startswith("wrong on NaN only (")
 
 
 def test_a_kernel_that_raises_is_wrong_and_time_ends_a_sweep(few):
@@ -278,6 +279,18 @@ def test_the_command_takes_one_choice_of_inputs():
     words = ["verify", "--kernel", "kernels.py:mx", "--spec", "mxfp8-e4m3", "--exhaustive", "float16", "--huge"]
     result = CliRunner().invoke(main, words)
     assert (result.exit_code, "--huge and --exhaustive" in result.output) == (2, True)
+
+
+@pytest.mark.slow  # a process of its own
+@pytest.mark.rule("CNF-12")
+def test_the_command_writes_a_test_report_and_a_page(tmp_path):
+    path, junit, page = tmp_path / "kernels.py", tmp_path / "r.xml", tmp_path / "r.html"
+    path.write_text("def mx(x):\n    raise ValueError('no')\n")
+    words = ["verify", "--kernel", f"{path}:mx", "--spec", "mxfp8-e4m3", "--exhaustive", "float16"]
+    result = CliRunner().invoke(main, [*words, "--junit", str(junit), "--html", str(page)])
+    assert result.exit_code == 1, result.output
+    assert "raised: ValueError: no" in ET.parse(junit).find(".//failure").text
+    assert "raised: ValueError: no" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.release  # two minutes

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -96,6 +98,7 @@ def test_a_mistake_past_a_size_is_found_where_it_begins(function, row):
     assert (found["last_row"], found["row_ranges"]) == (end - 1, [[row // 384 * 384, end]])
     place = "element 2^18" if row == ROW else f"element {row * WIDTH:,}, past element 2^18"
     assert f"differs in data from row {row} on ({place}): " in report.cases[0].lines[0]
+    assert report.headline == f"wrong: differs in data from row {row} on ({place}); 1 of 1 huge cases of nvfp4 fail"
     assert any(found["samples"].values())
 
 
@@ -278,7 +281,16 @@ def test_the_command(here, monkeypatch):
     verify("--kernel kernels.py:good --spec nvfp4 --huge --forever", 2)
     verify("--huge", 2)
     assert "operation='dequantize'" in verify("--kernel kernels.py:decode --spec nvfp4 --huge", 2)
-    assert "1 of 1 huge cases of nvfp4 fail" in verify("--kernel kernels.py:ends --spec nvfp4 --huge", 1)
+    text = verify("--kernel kernels.py:ends --spec nvfp4 --huge --junit r.xml --html r.html", 1)
+    assert "1 of 1 huge cases of nvfp4 fail" in text
+    suite = ET.parse("r.xml").getroot()[0]
+    assert (suite.get("failures"), suite.get("skipped")) == ("2", "1")
+    assert [case.get("name") for case in suite.iter("testcase")] == [
+        "conforms",
+        "huge/byte-2^18/bfloat16",
+        "huge/element-2^18/bfloat16",
+    ]
+    assert "huge cases of nvfp4 fail" in Path("r.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

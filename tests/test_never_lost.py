@@ -225,6 +225,21 @@ def test_a_report_that_cannot_be_written_costs_itself_only(tmp_path, monkeypatch
         assert "No space left on device" in result.stderr
 
 
+@pytest.mark.rule("CNF-12")
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_the_verdict_on_products_outlives_a_report_that_cannot_be_written(more, tmp_path, monkeypatch):
+    (tmp_path / "k.py").write_text(KERNELS, encoding="utf-8")
+    monkeypatch.setattr("fp4ref.conformance.reports.junit.write", full)
+    monkeypatch.setattr("fp4ref.cli.verify_statement.write_bytes", full)
+    kernel = "--kernel", f"{tmp_path / 'k.py'}:gemm", "--spec", "nvfp4", "--family", "dense"
+    files = "--junit", tmp_path / "r.xml", "--statement", tmp_path / "s.json"
+    result = run("verify", *kernel, "--no-diagnosis", *files, *more)
+    assert result.exit_code == 2
+    assert "wrong" in result.stdout
+    assert "No space left on device" in result.stderr
+
+
 @pytest.mark.rule("CNF-10")
 def test_a_broken_diagnosis_of_random_bits_costs_the_diagnosis_only(monkeypatch):
     spec = NVFP4.replace(name="drawn", element=STOCHASTIC_E2M1)
@@ -464,7 +479,7 @@ class Wrong:
     seed: int
 
     def write(self, path):
-        """Write it; return whether anything was changed."""
+        """Write it; return whether anything was changed that a rule decides."""
         spec, rng = PROFILES[self.spec], np.random.default_rng(self.seed)
         dtype = "bfloat16" if spec.hadamard and self.direction != "row" else self.dtype
         rows, columns = (-(-side // 16) * 16 for side in self.size)
@@ -481,6 +496,10 @@ class Wrong:
         self.damage(x, copy, rng)
         side = "row" if q.row is not None else "column"
         write_dump(path, [Dump("w", x, replace(q, **{side: copy}), random_bits=bits)])
+        lines, along = (rows, columns) if side == "row" else (columns, rows)
+        decided = layout(self.scale_layout).compared(lines, -(-along // spec.block.columns))
+        for part in (arrays, copy):
+            part.scales[~decided] = 0
         same = all(a is None or a.tobytes() == b.tobytes() for a, b in zip(arrays, copy, strict=True))
         return not same or before.tobytes() != x.tobytes()
 

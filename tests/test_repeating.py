@@ -12,7 +12,9 @@ from fp4ref.cli import main
 from fp4ref.conformance import families
 from fp4ref.conformance.run.repeating import repeated
 from fp4ref.conformance.run.run_options import RunOptions
+from fp4ref.conformance.subjects import calling
 from fp4ref.conformance.subjects.calling import Caller
+from fp4ref.conformance.subjects.guards import host_bytes
 from fp4ref.conformance.subjects.outcomes import FindingKind, Outcome
 from fp4ref.conformance.subjects.subject import Declaration, Job, Output, golden, job_of
 from fp4ref.testing import assert_conforms
@@ -211,6 +213,39 @@ def test_bytes_that_the_layout_leaves_open_may_differ_when_a_call_is_made_again(
     assert (outcome.finding and outcome.finding.kind) == found
 
 
+@pytest.mark.rule("CNF-14")
+@pytest.mark.parametrize("arrays", ["numpy", "torch"])
+@pytest.mark.parametrize("takes_stream", [True, False])
+def test_inputs_of_calls_on_streams_are_written_by_their_own_stream(arrays, takes_stream, monkeypatch):
+    torch = pytest.importorskip("torch") if arrays == "torch" else None
+
+    class Kernel:
+        def __call__(self, x):
+            q = fp4ref.quantize(x, "nvfp4", backend="numpy")
+            return q.row.data, q.row.scales, q.row.amax
+
+    kernel, seen = Kernel(), []
+    if not takes_stream:
+        kernel.takes_stream = False
+
+    def one_after_another(device, calls):
+        given = (call.args[0].inputs["x"].array for call in calls)
+        seen.extend(host_bytes(x.view(np.uint8 if arrays == "numpy" else torch.uint8)).copy() for x in given)
+        return [call() for call in calls]
+
+    monkeypatch.setattr(calling, "on_streams", one_after_another)
+    declared = Declaration(arrays=arrays)
+    cases = [case for case in families.cases(fp4ref.NVFP4) if case.family == "normal" and case.x.size][:3]
+    jobs = [job_of(case, declared, golden(case)) for case in cases]
+    caller = Caller(kernel, declared)
+    together = caller.outcomes(jobs, together=True)
+    for alone, each, before, case in zip(caller.outcomes(jobs), together, seen, cases, strict=True):
+        assert (alone.finding, each.finding) == (None, None)
+        assert alone.data.data.tobytes() == each.data.data.tobytes()
+        assert (before.tobytes() == case.x.tobytes()) is not takes_stream
+        assert (set(before.tolist()) == {0xFF}) is takes_stream
+
+
 @pytest.mark.gpu
 @pytest.mark.rule("CNF-14")
 def test_calls_on_streams_that_share_a_workspace():
@@ -231,9 +266,15 @@ def test_calls_on_streams_that_share_a_workspace():
         return q.row.data, q.row.scales, q.row.amax
 
     changes = {"arrays": "torch", "device": "cuda", "families": ["normal"], "repeat": 1}
+
+    def on_the_default_stream(x):
+        with torch.cuda.stream(torch.cuda.default_stream()):
+            return right(x)
+
     assert assert_conforms(right, "nvfp4", **changes).ok
-    with pytest.raises(AssertionError, match="differs-on-streams"):
-        assert_conforms(workspace, "nvfp4", **changes)
+    for wrong in (workspace, on_the_default_stream):
+        with pytest.raises(AssertionError, match="differs-on-streams"):
+            assert_conforms(wrong, "nvfp4", **changes)
 
 
 STREAMS = """
@@ -251,6 +292,12 @@ def workspace(x):
     return q.row.data, q.row.scales, q.row.amax
 
 @fp4ref.kernel(arrays="torch", device="cuda")
+def on_default(x):
+    with torch.cuda.stream(torch.cuda.default_stream()):
+        q = fp4ref.quantize(x, "nvfp4")
+    return q.row.data, q.row.scales, q.row.amax
+
+@fp4ref.kernel(arrays="torch", device="cuda")
 def good(x):
     q = fp4ref.quantize(x, "nvfp4")
     return q.row.data, q.row.scales, q.row.amax
@@ -259,7 +306,7 @@ def good(x):
 
 @pytest.mark.gpu
 @pytest.mark.rule("CNF-14", "CNF-22")
-@pytest.mark.parametrize(("name", "status"), [("good", 0), ("workspace", 1)])
+@pytest.mark.parametrize(("name", "status"), [("good", 0), ("workspace", 1), ("on_default", 1)])
 def test_the_command_repeats_on_streams_of_a_device(name, status, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
@@ -271,4 +318,4 @@ def test_the_command_repeats_on_streams_of_a_device(name, status, tmp_path, monk
     found = json.loads(done.stdout)
     assert done.exit_code == status, found["headline"]
     assert "state between calls" not in found["coverage"]["not_judged"]
-    assert ("differs-on-streams" in [each["kind"] for each in found["findings"]]) == (name == "workspace")
+    assert ("differs-on-streams" in [each["kind"] for each in found["findings"]]) is (name != "good")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from itertools import islice
 
 import pytest
@@ -115,6 +116,20 @@ def test_what_failed_is_kept_by_name_only(here):
     assert not file.exists()
 
 
+@pytest.mark.rule("CNF-21", "FIL-4")
+def test_what_failed_is_kept_whole_or_not_at_all(here, monkeypatch):
+    recent.remember("k.py:f", NVFP4, ["wide/elements/bf16/row@35"])
+    folder = here / "cache" / "failing"
+
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    recent.remember("k.py:f", NVFP4, ["wide/elements/bf16/row@36"])
+    assert recent.recall("k.py:f", NVFP4) == ["wide/elements/bf16/row@35"]
+    assert len([*folder.iterdir()]) == 1
+
+
 @pytest.mark.slow  # three runs with processes of their own
 @pytest.mark.rule("CNF-21")
 def test_a_run_without_end_finds_a_seed_that_replays(here):
@@ -198,6 +213,19 @@ def rare(a_data, a_scales, a_amax, b_data, b_scales, b_amax, rows, columns, dept
     values = fp4ref.gemm(a, b, "fast", backend="numpy")
     return values + np.float32(1) if int(a_data.astype(np.int64).sum()) % 8 == 3 else values
 """
+
+
+@pytest.mark.rule("CNF-21")
+def test_products_that_failed_are_tried_first(here):
+    order, first = [], ["width-cancel@7", "gone@7", "dense-square"]
+    report = check(product_of(NVFP4), NVFP4, ("dense", "width"), step=order.append, first=first)
+    assert order[:2] == ["dense-square", "width-cancel@7"]
+    assert sorted(order[2:]) == sorted(
+        {case.id for case in products.cases(NVFP4, ("dense", "width"))} - {"dense-square"}
+    )
+    assert report.failing == []
+    recent.remember("k.py:g", NVFP4, ["dense-square", "width-cancel@7"])
+    assert recent.recall("k.py:g", NVFP4) == ["dense-square", "width-cancel@7"]
 
 
 def product_of(spec, calls=10**9):

@@ -483,6 +483,9 @@ def test_load_in_this_process():
 # Reports
 
 
+WITH_EMPTY = (*FEW, "empty")
+
+
 def report_of(function, names=FEW, **changes):
     subject = Subject.of(function, **changes)
     report = KernelReport("kernel", NVFP4, subject.declaration)
@@ -503,13 +506,34 @@ def test_reports():
 
 
 @pytest.mark.rule("CNF-2")
+def test_a_kernel_that_takes_no_empty_tensor_is_told_how_to_say_so():
+    def refuses(x):
+        if not x.size:
+            raise ValueError("no elements")
+        return good(x)
+
+    def wrong(x):
+        data, *others = refuses(x)
+        return data >> 4 | data << 4, *others
+
+    headline = report_of(refuses, WITH_EMPTY).headline
+    assert headline.startswith("wrong: raised in ")
+    assert "no such tensor is declared empty=False; " in headline
+    headline = report_of(wrong, WITH_EMPTY).headline
+    assert "raised" not in headline.partition(";")[0], headline
+    assert "; raised in " in headline
+    assert "declared empty=False" in headline
+    assert "declared empty=False" not in report_of(lambda x: refuses(x[:0]), WITH_EMPTY).headline
+
+
+@pytest.mark.rule("CNF-2")
 def test_a_kernel_that_loses_minus_zero_conforms_on_finite_input():
     def kernel(x):
         return good(np.where(x == 0, np.abs(x), x).astype(x.dtype))
 
     found = report_of(kernel)
     assert found.kind is Verdict.EXCEPT
-    assert "conforms to nvfp4 except on -0" in found.headline
+    assert "wrong on -0 only" in found.headline
     assert not found.ok
 
 

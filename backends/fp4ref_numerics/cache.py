@@ -53,8 +53,11 @@ class CacheFolder:
         return folder
 
     def _shared(self) -> Path | None:
-        """Return the user's folder, or None if its contents may not be run."""
-        folder = base() / self._name
+        """Return the user's folder, or None if there is none or its contents may not be run."""
+        try:
+            folder = base() / self._name
+        except RuntimeError:  # a user without a home
+            return None
         reason = prepared(folder)
         if reason is not None and folder.exists():
             _warn(self._name, folder, reason)

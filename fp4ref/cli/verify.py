@@ -12,33 +12,10 @@ import click
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.cli.common import Seconds, force_option, given_options, refuse_options
 from fp4ref.cli.verify_choice import CaseChoice, Choice, DumpChoice, KernelChoice, Reporting
+from fp4ref.cli.verify_help import EPILOG, SectionedCommand
 from fp4ref.cli.verify_pages import Pages
 from fp4ref.cli.verify_sources import is_stream, sources
 from fp4ref.cli.verify_statement import Statement
-
-EPILOG = """\b
-Examples:
-  fp4ref verify
-  fp4ref verify dump.npz
-  fp4ref verify model.nvfp4.safetensors --input model.safetensors --tensors '*weight'
-  fp4ref verify kernel.npz --spec nvfp4 --layout tiled_128x4
-  fp4ref verify dump.npz --case row:0:0
-  fp4ref verify dump.npz --case row:0:0 --save-case case.npz
-  fp4ref verify dump.npz --json
-  fp4ref verify dump.npz --junit verify.xml --html verify.html
-  fp4ref verify --kernel mykernels.nvfp4:quantize --spec nvfp4
-  fp4ref verify --kernel kernel.py:quantize --spec mxfp4 --device cuda --level 2
-  fp4ref verify --kernel kernel.py:quantize --spec nvfp4 --device cuda --huge
-  fp4ref verify --kernel kernel.py:quantize --spec nvfp4 --exhaustive bfloat16
-  fp4ref verify --kernel kernel.py:quantize --spec nvfp4 --exhaustive float32 --resume sweep.json
-  fp4ref verify --kernel kernel.py:gemm --spec nvfp4
-  fp4ref verify --library ./libmine.so:quantize --signature quantize.toml --spec mxfp4
-  fp4ref verify --library ./libmine.so:quantize_nvfp4 --signature flashinfer-nvfp4 --spec nvfp4 --device cuda
-  fp4ref verify --signatures
-  fp4ref verify dump.npz --statement statement.json
-  fp4ref verify --kernel kernel.py:quantize --spec nvfp4 --statement statement.json --subject-version 1.2
-  fp4ref gen nvfp4 --level 1 | ./my_kernel | fp4ref verify nvfp4
-"""
 
 CALLED_ONLY = frozenset(
     [
@@ -92,7 +69,12 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     context.exit()
 
 
-@click.command("verify", epilog=EPILOG, short_help="Check bytes, kernels or backends against the standard.")
+@click.command(
+    "verify",
+    cls=SectionedCommand,
+    epilog=EPILOG,
+    short_help="Check bytes, kernels or backends against the standard.",
+)
 @click.argument("paths", metavar="[PATH|SPEC|-]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--spec", help="The specification of the bytes, if the dump names none or the wrong one.")
 @click.option("--profile", help="Judge by this profile instead of the dump's own specification.")
@@ -210,7 +192,8 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     "--diagnosis-seconds",
     type=Seconds(0),
     metavar="S",
-    help="Look for the cause of wrong bytes for at most S seconds of processor time; 0 is --no-diagnosis.",
+    help="Look for the cause of wrong bytes for at most S seconds of processor time, about 9 by default; 0 is "
+    "--no-diagnosis.",
 )
 @click.option(
     "--limit", type=click.IntRange(0), default=10, show_default=True, help="The number of mismatches to show."

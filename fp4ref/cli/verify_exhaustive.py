@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
-import click
-
-from fp4ref.cli.common import console, printable, refuse_options
+from fp4ref.cli.common import refuse_options
 from fp4ref.cli.verify_choice import KernelChoice
-from fp4ref.cli.verify_huge import IGNORED
-from fp4ref.conformance.run.ending import status
+from fp4ref.cli.verify_huge import IGNORED, show
+from fp4ref.cli.verify_pages import Delayed
+from fp4ref.conformance.reports.view import ReportLine
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict.exhaustive import check
+from fp4ref.conformance.verdict.sweep_report import PLURALS
 from fp4ref.conformance.verdict.sweep_store import SweepStore
 from fp4ref.spec import Spec
 
@@ -28,15 +27,12 @@ def check_exhaustive(
     assert choice.exhaustive is not None
     store = None if choice.resume is None else SweepStore(choice.resume, choice.pages.sources, choice.pages.force)
     report = check(subject, spec, choice.exhaustive, options, step, store=store)
+    delayed = Delayed()
     if choice.statement is not None and report.cut is None:
-        choice.statement.write_sweep(report)
-    if choice.as_json:
-        click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
-        return status(report.kind.status, report.cut)
-    out = console()
-    out.print(printable(f"{report.subject}: {report.headline}"), style="bold", markup=False, soft_wrap=True)
-    for line in (*(f"first: {text}" for text in report.first.values()), *report.coverage.lines):
-        out.print(printable(line), markup=False, emoji=False, soft_wrap=True)
+        with delayed.attempt():
+            choice.statement.write_sweep(report)
+    tests = [ReportLine("exhaustive", PLURALS[kind], text) for kind, text in report.first.items()]
+    lines = [f"first: {text}" for text in report.first.values()]
     if report.stopped and store is not None:
-        out.print(printable(f"the same command goes on from {store.path}"), markup=False, emoji=False, soft_wrap=True)
-    return status(report.kind.status, report.cut)
+        lines.append(f"the same command goes on from {store.path}")
+    return show(report, choice, tests, lines, delayed)

@@ -10,9 +10,11 @@ import click
 from fp4ref.cli.common import console, printable, refuse_options, table
 from fp4ref.cli.verify_again import SEEDED, see_again
 from fp4ref.cli.verify_choice import KernelChoice
+from fp4ref.cli.verify_pages import Delayed
 from fp4ref.conformance.families.products.cases import FAMILIES
 from fp4ref.conformance.judge.coverage import required
 from fp4ref.conformance.mistakes.said import plural
+from fp4ref.conformance.run import recent
 from fp4ref.conformance.run.ending import status
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.subject import Subject
@@ -48,26 +50,32 @@ def check_gemm(
         options,
         step,
         choice.case,
+        first=[] if choice.statement or choice.case else recent.recall(choice.target, spec),
         seconds=choice.seconds,
         required=needed,
         seed=choice.cases.seed,
         forever=choice.forever,
     )
+    if choice.case is None:
+        recent.remember(choice.target, spec, report.failing)
     if choice.case is not None and not (report.judgements or report.findings or report.skipped):
         raise DomainError("verify", f"no case {choice.case!r}", "the ID of a case, as a report prints it", "CNF-2")
+    delayed = Delayed()
     if choice.statement is not None and report.cut is None:
-        choice.statement.write_product(report)
+        with delayed.attempt():
+            choice.statement.write_product(report)
     if choice.pages:
         from fp4ref.conformance.reports.gemm import of_gemm
 
-        choice.pages.write([of_gemm(report)])
+        with delayed.attempt():
+            choice.pages.write([of_gemm(report)])
     if choice.as_json:
         click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
     else:
         _print(report, choice.limit)
-        failing = [case for case, _ in report.findings] + [judgement.case.id for judgement in report.failed]
-        if choice.given & SEEDED and failing:
-            console().print(see_again("--case", failing[0]), markup=False, soft_wrap=True)
+        if choice.given & SEEDED and report.failing:
+            console().print(see_again("--case", report.failing[0]), markup=False, soft_wrap=True)
+    delayed.end()
     return status(report.kind.status, report.cut)
 
 

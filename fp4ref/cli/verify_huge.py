@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import click
 
 from fp4ref.cli.common import console, printable, refuse_options
 from fp4ref.cli.verify_choice import Choice
+from fp4ref.cli.verify_pages import Delayed
+from fp4ref.conformance.reports.view import ReportLine, of_calls
 from fp4ref.conformance.run.ending import status
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.subject import Subject
-from fp4ref.conformance.verdict.huge import check
+from fp4ref.conformance.verdict.huge import HugeReport, check
+from fp4ref.conformance.verdict.sweep_report import SweepReport
 from fp4ref.spec import Spec
 
 IGNORED = frozenset(
@@ -21,8 +24,6 @@ IGNORED = frozenset(
         "--diagnosis-seconds",
         "--family",
         "--forever",
-        "--html",
-        "--junit",
         "--known-failures",
         "--level",
         "--limit",
@@ -46,13 +47,37 @@ def check_huge(
     step: Callable[[str], None],
 ) -> int:
     """Run a quantizer on huge inputs, and print what was found; the exit status. Rules: CNF-2, CNF-29, CNF-48."""
-    refuse_options(choice.given & IGNORED, "not with --huge, whose inputs are always the same")
+    refuse_options(choice.given & IGNORED, "not with --huge, which has cases of its own")
     report = check(subject, spec, options, step)
+    tests = [
+        ReportLine("huge", case.name, "\n".join(case.lines) if case.wrong else "", case.skipped)
+        for case in report.cases
+    ]
+    return show(report, choice, tests, [line for case in report.cases for line in case.lines])
+
+
+def show(
+    report: HugeReport | SweepReport,
+    choice: Choice,
+    tests: Sequence[ReportLine],
+    lines: Sequence[str],
+    delayed: Delayed | None = None,
+) -> int:
+    """Write the wanted files, and print a report on calls that no family of cases has; the exit status.
+
+    tests: of the files. lines: of the text, after those of the basis. delayed: attempts that were made before.
+
+    Rules: CNF-2, CNF-12, CNF-48.
+    """
+    delayed = delayed or Delayed()
+    with delayed.attempt():
+        choice.pages.write([of_calls(report, tests)])
     if choice.as_json:
         click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
-        return status(report.kind.status, report.cut)
-    out = console()
-    out.print(printable(f"{report.subject}: {report.headline}"), style="bold", markup=False, soft_wrap=True)
-    for line in (*report.coverage.lines, *(line for case in report.cases for line in case.lines)):
-        out.print(printable(line), markup=False, emoji=False, soft_wrap=True)
+    else:
+        out = console()
+        out.print(printable(f"{report.subject}: {report.headline}"), style="bold", markup=False, soft_wrap=True)
+        for line in (*report.coverage.lines, *lines):
+            out.print(printable(line), markup=False, emoji=False, soft_wrap=True)
+    delayed.end()
     return status(report.kind.status, report.cut)

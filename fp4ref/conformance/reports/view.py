@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -21,9 +21,11 @@ from fp4ref.conformance.selfcheck.report import SelfCheckReport
 from fp4ref.conformance.subjects.outcomes import Finding
 from fp4ref.conformance.subjects.subject import golden
 from fp4ref.conformance.vectors.text import Mismatch
-from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
+from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result, Verdict
 from fp4ref.conformance.verdict.dumps import DumpRequest, dumps, given
+from fp4ref.conformance.verdict.huge import HugeReport
 from fp4ref.conformance.verdict.kernel_report import KernelReport
+from fp4ref.conformance.verdict.sweep_report import SweepReport
 from fp4ref.conformance.verdict.violated import broken, differing, dump_cells, worst
 from fp4ref.formats import F
 from fp4ref.quantized import Direction, DirectionData
@@ -128,6 +130,12 @@ def of_kernel(report: KernelReport) -> View:
         tuple(broken(report.diagnosis, report.spec, failing)),
         tuple(failing),
     )
+
+
+def of_calls(report: HugeReport | SweepReport, tests: Sequence[ReportLine]) -> View:
+    """Return the view of a report on calls that no family of cases has. Rules: CNF-2."""
+    title, right = f"{report.subject} under {report.spec.name}", report.kind is Verdict.CONFORMS
+    return View(title, right, report.headline, tests=tuple(tests), coverage=report.coverage)
 
 
 def _shown(exhibits: Iterator[ShownDirection], errors: list[InternalError]) -> tuple[ShownDirection, ...]:

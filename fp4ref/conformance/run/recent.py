@@ -8,16 +8,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from fp4ref.errors import FileError
+from fp4ref.files.targets import FileKind, write_bytes
 from fp4ref.spec import Spec
 from fp4ref_numerics import cache
 
+NAMES = FileKind("a list of names", lambda path: True)  # whatever is there, it is replaced
 KEPT = 32  # names
 LONGEST = 1 << 16  # bytes of a file
-NAME = re.compile(r"[^\s/]+(/[^/\x00-\x1f\ufffd]+){3}")  # family, member, type and direction
+NAME = re.compile(r"[^\s/]+(/[^/\x00-\x1f\ufffd]+){3}|[\w.+-]+(@\d+)?")  # family, member, type, direction; a product
 
 
 def recall(kernel: str, spec: Spec) -> list[str]:
@@ -36,15 +38,13 @@ def recall(kernel: str, spec: Spec) -> list[str]:
 def remember(kernel: str, spec: Spec, names: Iterable[str]) -> None:
     """Store the names of the cases that failed, in place of those before. A folder that cannot be written is left."""
     text = "\n".join(list(dict.fromkeys(names))[:KEPT])
-    with contextlib.suppress(OSError, RuntimeError):
+    with contextlib.suppress(OSError, RuntimeError, FileError):
         path = _path(kernel, spec)
         if not text:
             path.unlink()
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            file.write(text)
-        Path(file.name).replace(path)
+        write_bytes(path, text.encode(), NAMES)
 
 
 def _path(kernel: str, spec: Spec) -> Path:

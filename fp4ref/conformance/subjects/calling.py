@@ -110,11 +110,16 @@ class Caller:
     def _together(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Call the kernel on several jobs at once, each on a stream of its own of a CUDA device.
 
+        Inputs are NaN until the stream of their call runs. A C function that takes no stream has them from the start.
+
         Rules: CNF-14.
         """
         try:
             inputs = [{name: self._input(name, value) for name, value in job.arguments.items()} for job in jobs]
             prepared = [self._prepared(job, given, UNWRITTEN) for job, given in zip(jobs, inputs, strict=True)]
+            if getattr(self._function, "takes_stream", True):
+                for value in (value for given in inputs for value in given.values() if isinstance(value, Guarded)):
+                    value.hide()
             returned = on_streams(self._declared.device, [partial(self._call, each) for each in prepared])
             return [outcome_of(*self._results(*pair)[:2]) for pair in zip(prepared, returned, strict=True)]
         except Wrong as wrong:
@@ -149,6 +154,9 @@ class Caller:
 
     def _call(self, prepared: _PreparedCall) -> Any:
         """Call the kernel; a process that the kernel forks ends here."""
+        for value in prepared.inputs.values():
+            if isinstance(value, Guarded):
+                value.show()
         given = {"out": prepared.out} if self._declared.out_buffers else {}
         process = os.getpid()
         try:

@@ -120,6 +120,7 @@ class Guarded:
         self._before = np.full(len(self._raw), FENCE, np.uint8)
         if fill != FENCE:
             arrays.write(part, np.full(inner, fill, np.uint8))
+        self._inner, self._hidden = part, None  # bytes that `hide` took away
         whole = arrays.view(part, dtype, (*shape[:-1], pitch or shape[-1])) if shape else arrays.view(part, dtype, ())
         self.array = whole[..., : shape[-1]] if pitch else whole
 
@@ -135,6 +136,16 @@ class Guarded:
         arrays.write(self._raw[self._start : self._stop], image.reshape(-1))
         self._before[self._start : self._stop] = image.reshape(-1)
         return self
+
+    def hide(self) -> None:
+        """Make every byte of the array part of the fence, until `show`."""
+        self._hidden = self._inner.clone() if hasattr(self._inner, "clone") else self._inner.copy()
+        self._inner[...] = FENCE
+
+    def show(self) -> None:
+        """Write what was hidden back, on the current stream of a device; nothing otherwise."""
+        if self._hidden is not None:
+            self._inner[...] = self._hidden  # which lives on: a device copies later
 
     def outside(self) -> str:
         """Return the outside bytes that were written, in words; empty if none were."""

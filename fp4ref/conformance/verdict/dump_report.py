@@ -37,7 +37,7 @@ class Verdict(StrEnum):
 
     CONFORMS = "conforms"
     INCOMPLETE = "incomplete"
-    EXCEPT = "conforms except on special input"
+    EXCEPT = "wrong on special input only"
     PROFILE = "is a profile"
     WRONG = "wrong"
 
@@ -102,7 +102,7 @@ class DumpReport:
             case Verdict.EXCEPT:
                 profile = f"; is profile {names}" if names else ""
                 special = ", ".join(self.excused)
-                return f"conforms to {specs} except on {special}{profile}{self._mistake()}"
+                return f"wrong on {special} only; conforms to {specs} elsewhere{profile}{self._mistake()}"
             case Verdict.PROFILE:
                 return f"is profile {names}, not {specs}: {self._counts()} differ{self._mistake()}"
             case _:

@@ -60,13 +60,20 @@ class HugeCase:
         return not self.skipped
 
     @property
+    def said(self) -> str:
+        """The finding, or the result that differs, in a few words."""
+        if self.finding is not None:
+            return f"{self.finding.kind}: {self.finding.text}"
+        return _where(*next(iter(self.differing.items())))
+
+    @property
     def lines(self) -> list[str]:
         """The case as text."""
         start = f"{self.name}, {self.rows:,} x {self.columns:,}:"
         if self.skipped:
             return [f"{start} not tried, {self.skipped}"]
         if self.finding is not None:
-            return [f"{start} {self.finding.kind}: {self.finding.text}"]
+            return [f"{start} {self.said}"]
         if not self.differing:
             compared = sum(found["size"] for found in self.results.values())
             samples = {part for found in self.results.values() for part in found["samples"]}
@@ -91,10 +98,14 @@ def _said(name: str, found: dict[str, Any]) -> str:
     """Return a result that differs, in a line."""
     amount = f"{found['differing']:,} of {found['size']:,} bytes"
     first = f"the first is 0x{found['got']:02x}, expected 0x{found['expected']:02x}"
-    if "row" not in found:
-        return f"differs in {name}: {amount}; {first}"
-    start = f"differs in {name} from row {found['row']:,} on ({found['place']})"
-    return f"{start}: {amount}, the last in the tile that ends with row {found['last_row']:,}; {first}"
+    last = f", the last in the tile that ends with row {found['last_row']:,}" if "row" in found else ""
+    return f"{_where(name, found)}: {amount}{last}; {first}"
+
+
+def _where(name: str, found: dict[str, Any]) -> str:
+    """Return where a result begins to differ."""
+    place = f" from row {found['row']:,} on ({found['place']})" if "row" in found else ""
+    return f"differs in {name}{place}"
 
 
 @dataclass(frozen=True)
@@ -128,7 +139,7 @@ class HugeReport:
             return f"incomplete: no huge case of {spec} could be tried"
         if not failed:
             return f"conforms to {spec}: no byte differs in {len(tried)} huge case{'s' * (len(tried) > 1)}{left}"
-        return f"wrong: {len(failed)} of {len(tried)} huge cases of {spec} fail{left}"
+        return f"wrong: {failed[0].said}; {len(failed)} of {len(tried)} huge cases of {spec} fail{left}"
 
     @property
     def coverage(self) -> Coverage:

@@ -94,7 +94,7 @@ class KernelReport(Tally):
             case Verdict.EXCEPT:
                 special = ", ".join(excuse for excuse in Excuse if self.excused[excuse])
                 cause = f"{self._sentence}is profile {shown}" if shown else self._explained()
-                return f"conforms to {self.spec.name} except on {special}{cause and f'; {cause}'}"
+                return f"wrong on {special} only{cause and f': {cause}'}; conforms to {self.spec.name} elsewhere"
             case Verdict.PROFILE:
                 return f"{self._sentence}is profile {shown}, not {self.spec.name}: {self._failed()}"
             case _:
@@ -119,9 +119,20 @@ class KernelReport(Tally):
             for kind, (case, finding) in self.first.items():
                 found.append(f"{kind} in {self.findings[kind]} of {self.cases} cases, first {case}: {finding.text}")
             bytes_too = self._explained()
+            if self._only_empty:
+                found.append("all of these have no element: a kernel that takes no such tensor is declared empty=False")
+                return "; ".join([bytes_too, *found] if bytes_too else found)
             return "; ".join([*found, *([f"and in its bytes: {bytes_too}"] if bytes_too else [])])
         undiagnosed = self._explained() or unexplained(self.errors) or f"differs from {self.spec.name}"
         return undiagnosed if self.diagnosis is None else verdict(self.diagnosis)
+
+    @property
+    def _only_empty(self) -> bool:
+        """True if every finding is about a tensor without an element."""
+        failed = {name: cell.total - cell.passed for name, cell in self.families.items()}
+        return self.findings.total() == failed.get("empty", 0) and all(
+            case.startswith("empty/") for case, _ in self.first.values()
+        )
 
     def _failed(self) -> str:
         wrong = sum(cell.total - cell.passed for cell in self.families.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -34,6 +34,7 @@ def check(
     step: Callable[[str], None] = lambda text: None,
     only: str | None = None,
     *,
+    first: Sequence[str] = (),
     seconds: float | None = None,
     required: tuple[str, ...] = (),
     seed: int = 0,
@@ -41,21 +42,22 @@ def check(
 ) -> ProductReport:
     """Run a GEMM on the cases of a specification, and explain what is wrong.
 
-    only: the ID of the one case to run. seconds: of processor time for the cause of wrong results; None for the
-    usual, 0 for no diagnosis. required: families that must be tried, or "all". seed: draws other cases; that in the
-    name of the one case precedes. forever: go on with the next seed until a case fails, the time is over or the run is
-    interrupted. A signal of `options.ends` ends the run with the report on the cases that were tried.
+    only: the ID of the one case to run. first: IDs of cases that are run before the others. seconds: of processor time
+    for the cause of wrong results; None for the usual, 0 for no diagnosis. required: families that must be tried, or
+    "all". seed: draws other cases; that in the name of the one case precedes. forever: go on with the next seed until a
+    case fails, the time is over or the run is interrupted. A signal of `options.ends` ends the run with the report on
+    the cases that were tried.
 
     Rules: CNF-8, CNF-9, CNF-10, CNF-21, CNF-48, GEM-6, GEM-13, GEM-14.
     """
     require(spec, subject.declaration)
-    first = seed if only is None else seed_of(only)
+    start = seed if only is None else seed_of(only)
 
     def tried(number: int) -> ProductReport:
         report = ProductReport(subject.name, spec, subject.declaration, asked=families, required=required)
         report.repeated, report.seed = options.repeat > 0, number
         try:
-            _run(report, subject, options, step, only)
+            _run(report, subject, options, step, only, first if number == start else ())
         except options.ends as ending:
             if not (report.judgements or report.findings):
                 raise
@@ -63,7 +65,7 @@ def check(
         _explain(report, 0.0 if report.cut else OPERATION_SECONDS if seconds is None else seconds, options)
         return report
 
-    return _until_wrong(tried, first, (*options.ends, KeyboardInterrupt)) if forever else tried(first)
+    return _until_wrong(tried, start, (*options.ends, KeyboardInterrupt)) if forever else tried(start)
 
 
 def _until_wrong(
@@ -87,11 +89,19 @@ def _until_wrong(
 
 
 def _run(
-    report: ProductReport, subject: Subject, options: RunOptions, step: Callable[[str], None], only: str | None
+    report: ProductReport,
+    subject: Subject,
+    options: RunOptions,
+    step: Callable[[str], None],
+    only: str | None,
+    first: Sequence[str],
 ) -> None:
     """Run the kernel on the cases of the report's seed, and judge what it gives."""
     declared, chosen = subject.declaration, []
-    for made in cases(report.spec, report.asked, report.seed):
+    seeds = sorted({report.seed, *map(seed_of, first)})
+    for made in (case for seed in seeds for case in cases(report.spec, report.asked, seed)):
+        if seed_of(made.id) != report.seed and made.id not in first:
+            continue
         case = padded(made, multiples(made.a.spec, declared))
         reason = reasons(case, declared)
         if only is not None and case.id != only:
@@ -101,6 +111,7 @@ def _run(
             report.excluded.setdefault(case.family, reason)
         else:
             chosen.append(fitted(case, declared))
+    chosen.sort(key=lambda case: case.id not in first)
     found = outcomes(subject, (partial(job_of, case, declared) for case in chosen), options)
     for case, outcome in zip(chosen, found, strict=True):
         step(case.id)

@@ -61,6 +61,11 @@ class ProductReport:
         return [judgement for judgement in self.judgements if not judgement.equal]
 
     @property
+    def failing(self) -> list[str]:
+        """IDs of the cases with a finding, then of those with a wrong result."""
+        return [case for case, _ in self.findings] + [judgement.case.id for judgement in self.failed]
+
+    @property
     def ok(self) -> bool:
         """Return True if nothing is wrong, and all was tried that was required."""
         return self.kind is Verdict.CONFORMS

@@ -139,8 +139,8 @@ class SweepReport:
         if self.kind is Verdict.INCOMPLETE:
             why = self.stopped or "nothing was compared"
             return f"incomplete: {why}; nothing differs from {name} in {self.patterns:,} elements"
-        start = "conforms" if self.ok else f"conforms except on NaN ({self.counts['nan']:,} codes differ)"
-        return f"{start} to {name}: {self.extent}"
+        start = "" if self.ok else f"wrong on NaN only ({self.counts['nan']:,} codes differ), elsewhere "
+        return f"{start}conforms to {name}: {self.extent}"
 
     def _wrong(self) -> list[tuple[str, int]]:
         return [(kind, self.counts[kind]) for kind in KINDS if kind in self.counts]

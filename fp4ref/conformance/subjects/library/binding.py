@@ -78,6 +78,7 @@ class _Bound:
     def __init__(self, function: Any, signature: Signature, facts: Mapping[str, Any], declared: Declaration) -> None:
         self._function, self._signature, self._facts, self._declared = function, signature, facts, declared
         self._arrays = Arrays(declared.arrays, declared.device)
+        self.takes_stream = any((each.kind, each.value) == ("handle", "stream") for each in signature.arguments)
 
     def __call__(self, *inputs: Any, out: tuple[Any, ...]) -> None:
         """Call the function once.
