@@ -651,22 +651,30 @@ def test_a_byte_that_changes_under_the_same_size_and_times_is_noticed(
 
 
 @pytest.mark.rule("CNV-10")
-def test_a_shard_compares_the_heads_of_the_files_that_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_compares_only_the_files_that_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All files for each shard would be work that grows with the square of their number."""
     source = corpus.CLEAN["modelopt-nvfp4"]().write(tmp_path / "source")
     partial, plan = begin(request_to_convert(source, tmp_path / "out", to="torchao"))
-    compared, heads = list[set[str]](), requests._heads
-    monkeypatch.setattr(requests, "_heads", lambda path, names: (compared.append({*names}), heads(path, names))[1])
+    compared: dict[str, list[set[str]]] = {"_state": [], "_heads": []}
+    for name, seen in compared.items():
+        original = getattr(requests, name)
+        monkeypatch.setattr(
+            requests, name, lambda path, names, seen=seen, own=original: (seen.append({*names}), own(path, names))[1]
+        )
     write_part(str(partial), 0)
     read = {each.path.name for each in plan.sources if each.journal}
-    assert compared == [set(), read]
+    assert compared == {"_state": [read], "_heads": [read]}
     assert len(read) < len(plan.request.heads)
+    monkeypatch.undo()
     other = next(each.path for each in plan.sources if each.path.name not in read)
-    damaged = replace(plan.request, heads=plan.request.heads | {other.name: "0"})
-    require_state(damaged, read)
-    for names in (None, {other.name}):
-        with pytest.raises(FileError, match="changed while it was read"):
-            require_state(damaged, names)
+    for damaged in (
+        replace(plan.request, heads=plan.request.heads | {other.name: "0"}),
+        replace(plan.request, state=plan.request.state | {other.name: "0"}),
+    ):
+        require_state(damaged, read)
+        for names in (None, {other.name}):
+            with pytest.raises(FileError, match="changed while it was read"):
+                require_state(damaged, names)
 
 
 @pytest.mark.rule("CNV-15")
