@@ -949,3 +949,40 @@ def test_the_head_of_tied_embeddings_stays_in_high_precision(family: str, tmp_pa
     record = json.loads((tmp_path / "out/config.json").read_text())["quantization_config"]
     assert "lm_head" in record["ignore"]
     assert [each.code for each in lint(tmp_path / "out").findings if each.severity == "error"] == []
+
+
+@pytest.mark.rule("CKP-13")
+def test_a_tied_head_that_is_not_in_the_list_breaks_transformers(tmp_path: Path) -> None:
+    found = {}
+    for name, tied, ignore in (("listed", True, ["lm_head"]), ("own", False, []), ("tied", True, [])):
+        export = corpus.CLEAN["compressed-nvfp4"]()
+        export.drop("lm_head.weight")
+        values = corpus.bf16(corpus.weight(9, (64, corpus.HIDDEN)))
+        export.put("model.embed_tokens.weight", "BF16", values)
+        export.config |= {"tie_word_embeddings": tied, "architectures": ["LlamaForCausalLM"]}
+        export.config["quantization_config"]["ignore"] = ignore
+        path = export.write(tmp_path / name)
+        found[name] = [each for each in lint(path).findings if each.tensors == ("lm_head",)]
+    assert found["listed"] == found["own"] == []
+    assert [(each.code, each.severity, [*each.consumers]) for each in found["tied"]] == [
+        ("exclude-list", "warning", ["transformers"])
+    ]
+    assert [each.severity for each in lint(path, consumer="vllm").findings] == ["note"]
+
+
+@pytest.mark.rule("CNV-14")
+def test_mxfp8_in_names_of_deepseek_is_declared_as_its_loader_reads_it(tmp_path: Path) -> None:
+    source = corpus.CLEAN["modelopt-mxfp8"]().write(tmp_path / "source")
+    convert(source, tmp_path / "out", "deepseek")
+    record = json.loads((tmp_path / "out/config.json").read_text())["quantization_config"]
+    assert (record["quant_method"], record["weight_block_size"]) == ("mxfp8", [1, 32])
+    assert lint(tmp_path / "out").findings == []
+    convert(tmp_path / "out", tmp_path / "back", "modelopt")
+    assert tensors(source) == tensors(tmp_path / "back")
+
+
+@pytest.mark.rule("CNV-6")
+def test_a_target_without_the_formats_names_those_that_have_them(tmp_path: Path) -> None:
+    source = corpus.CLEAN["modelopt-nvfp4"]().write(tmp_path / "source")
+    with pytest.raises(DomainError, match="for deepseek, or --to modelopt, compressed-tensors, .*gguf"):
+        convert(source, tmp_path / "out", "deepseek")
