@@ -2,11 +2,10 @@
 
 Each command runs in a process of its own, from the page cache; its processor time and its largest resident memory are
 those of that process and its children. Commands alternate with `cat`, A B A B, and the medians give the ratios.
-`quantize` and `lint` are also compared with the cpu backend alone, which reads the same matrices, and writes nothing or its
-bytes to a file: by processor time, each without its start, which is measured on a checkpoint of two small matrices. Modules are compiled
-once, as those of an installed package are. Where llm-compressor
-or modelopt is installed, its conversion of the same files is measured too. Rates count the bytes of the checkpoint that
-is read.
+`quantize` and `lint` are also compared with the cpu backend alone, which reads the same matrices, and writes nothing or
+its bytes to a file: by processor time, each without its start, which is measured on a checkpoint of two small matrices.
+Modules are compiled once, as those of an installed package are. Where llm-compressor or modelopt is installed, its
+conversion of the same files is measured too. Rates count the bytes of the checkpoint that is read.
 """
 
 from __future__ import annotations

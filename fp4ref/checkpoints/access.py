@@ -26,7 +26,7 @@ Floats = NDArray[np.float32]
 
 
 def keep_freed_memory() -> None:
-    """Let the process keep the memory of one piece for the next, which would otherwise be zeroed by the system each time.
+    """Let the process keep the memory of one piece for the next; otherwise the system zeroes it each time.
 
     The C library of Linux returns free memory above a limit, which is twice the largest block that was ever freed.
     """

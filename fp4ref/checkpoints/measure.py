@@ -39,10 +39,10 @@ Ints = NDArray[np.int64]
 class Measured:
     """Counts and sums over one group.
 
-    codes: by element code, of evenly spaced rows where these are enough of four bits. scales: by scale byte. tops: blocks by their largest magnitude code, where the scale is
-    normal. zeros: blocks whose elements are all zero, by scale byte; odd_zeros: those whose codes are not the
-    convention's. zero_scales: blocks with scale zero and other elements. negative_rows: rows with a scale whose sign is
-    set. The other arrays: per row, for runs.
+    codes: by element code, of evenly spaced rows where these are enough of four bits. scales: by scale byte. tops:
+    blocks by their largest magnitude code, where the scale is normal. zeros: blocks whose elements are all zero, by
+    scale byte; odd_zeros: those whose codes are not the convention's. zero_scales: blocks with scale zero and other
+    elements. negative_rows: rows with a scale whose sign is set. The other arrays: per row, for runs.
     """
 
     group: TensorGroup
@@ -65,6 +65,12 @@ class Measured:
     def blocks(self) -> int:
         """The number of blocks."""
         return int(self.scales.sum())
+
+    @property
+    def without_scales(self) -> bool:
+        """True if every block scale is NaN."""
+        scale = self.group.convention.scale
+        return bool(scale and self.blocks) and int(self.scales[nan_codes(scale)].sum()) == self.blocks
 
 
 def measure(group: TensorGroup) -> Measured:

@@ -27,8 +27,8 @@ class ConversionRequest:
     convention or a family; "" for that of the source. quantize: pairs of a pattern of modules and the JSON form of the
     specification for them, the first match counts; requantize: also of modules that are quantized. include, exclude:
     patterns of modules. repairs: tensors, by the code of the finding. lossy: losses are allowed. shard_bytes: bytes of
-    a shard, at most, where one unit is not more. state: size, times and inode of each of the source's files. heads: digests
-    of their beginnings.
+    a shard, at most, where one unit is not more. state: size, times and inode of each of the source's files. heads:
+    digests of their beginnings.
 
     Rules: CNV-9.
     """
