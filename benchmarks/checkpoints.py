@@ -2,11 +2,10 @@
 
 Each command runs in a process of its own, from the page cache; its processor time and its largest resident memory are
 those of that process and its children. Commands alternate with `cat`, A B A B, and the medians give the ratios.
-`quantize` and `lint` are also compared with the cpu backend alone, which reads the same matrices and writes nothing:
-by processor time, each without its start, which is measured on a checkpoint of two small matrices. Modules are compiled
-once, as those of an installed package are. Where llm-compressor
-or modelopt is installed, its conversion of the same files is measured too. Rates count the bytes of the checkpoint that
-is read.
+`quantize` and `lint` are also compared with the cpu backend alone, which reads the same matrices, and writes nothing or
+its bytes to a file: by processor time, each without its start, which is measured on a checkpoint of two small matrices.
+Modules are compiled once, as those of an installed package are. Where llm-compressor or modelopt is installed, its
+conversion of the same files is measured too. Rates count the bytes of the checkpoint that is read.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ for path in sorted(Path(sys.argv[1]).glob("*.safetensors")):
     ),
 }
 INSTALLED = {"llmcompressor": "llmcompressor", "modelopt": "nvidia-modelopt", "torch": "torch", "numpy": "numpy"}
-ALL = "cpu backend alone"
-COMPARED = ("quantize", "lint", ALL, *PEERS)
+ALL, WRITTEN = "cpu backend alone", "cpu backend alone, to a file"
+COMPARED = ("quantize", "lint", ALL, WRITTEN, *PEERS)
 ALONE = """
 import sys, fp4ref
 from fp4ref.files import open_tensors
@@ -72,6 +71,17 @@ for path in sorted(Path(sys.argv[1]).glob("*.safetensors")):
     with open_tensors(path) as file:
         for name in file.names:
             fp4ref.quantize(file.read(name), "modelopt.nvfp4", backend="cpu")
+"""
+ALONE_TO_A_FILE = """
+import sys, fp4ref
+from fp4ref.files import open_tensors
+from pathlib import Path
+for number, path in enumerate(sorted(Path(sys.argv[1]).glob("*.safetensors"))):
+    with open_tensors(path) as file, open(f"{sys.argv[2]}-{number}", "wb", buffering=0) as out:
+        for name in file.names:
+            row = fp4ref.quantize(file.read(name), "modelopt.nvfp4", backend="cpu").row
+            out.write(row.data.data)
+            out.write(row.scales.data)
 """
 
 
@@ -132,6 +142,7 @@ def cases(source: Path, quantized: Path, folder: Path, number: int) -> dict[str,
         "quantize": (source, [*quantize, "-o", str(folder / f"q{number}")]),
         "quantize, 2 workers": (source, [*quantize, "--workers", "2", "-o", str(folder / f"w{number}")]),
         ALL: (source, [sys.executable, "-c", ALONE, str(source)]),
+        WRITTEN: (source, [sys.executable, "-c", ALONE_TO_A_FILE, str(source), str(folder / f"a{number}")]),
         "lint": (quantized, [*tool, "lint", str(quantized), "--consumer", "vllm"]),
         "lint --source": (quantized, [*tool, "lint", str(quantized), "--source", str(source)]),
         "lint, 2 workers": (quantized, [*tool, "lint", str(quantized), "--consumer", "vllm", "--workers", "2"]),
@@ -213,8 +224,9 @@ def ratios(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
     found = {}
     for name in COMPARED[:2]:
-        if {name, ALL} <= results.keys():
-            found[f"{name}: rate by processor time / the cpu backend alone"] = own(ALL) / own(name)
+        for other in (ALL, WRITTEN):
+            if {name, other} <= results.keys():
+                found[f"{name}: rate by processor time / {other}"] = own(other) / own(name)
         twice = f"{name}, 2 workers"
         if {name, twice} <= results.keys():
             found[f"{name}: clock of 1 worker / of 2"] = results[name]["wall"] / results[twice]["wall"]

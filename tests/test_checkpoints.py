@@ -141,6 +141,20 @@ def patterns_of_transformers(e: Any) -> None:
     e.config["quantization_config"]["modules_to_not_convert"] = excluded
 
 
+@pytest.mark.rule("CKP-21")
+def test_a_matrix_of_zeros_that_became_nan_is_one_finding(tmp_path: Path) -> None:
+    """modelopt and torchao divide by the global scale of zeros: every block scale is NaN, every code the largest."""
+    export, module = corpus.CLEAN["modelopt-nvfp4"](), "model.layers.0.mlp.down_proj"
+    rows, columns = corpus.SHAPES["mlp.down_proj"]
+    export.put(f"{module}.weight", "U8", np.full((rows, columns // 2), 0x77, np.uint8))
+    export.put(f"{module}.weight_scale", "F8_E4M3", np.full((rows, columns // 16), 0x7F, np.uint8))
+    alone = lint(export.write(tmp_path / "scales")).findings
+    export.put(f"{module}.weight_scale_2", "F32", np.float32(0))
+    both = lint(export.write(tmp_path / "both")).findings
+    assert [(each.code, each.tensors) for each in alone] == [("scale-nan", (f"{module}.weight_scale",))]
+    assert [(each.code, each.tensors) for each in both] == [("global-scale-value", (f"{module}.weight_scale_2",))]
+
+
 def blocks_of_32(e: Any) -> None:
     """modelopt's NVFP4_MLP_WEIGHT_ONLY_CFG gives 32 elements a scale, and declares it."""
     spec = PROFILES["modelopt.nvfp4"].replace(name="test.nvfp4-32", block=(1, 32))

@@ -651,22 +651,30 @@ def test_a_byte_that_changes_under_the_same_size_and_times_is_noticed(
 
 
 @pytest.mark.rule("CNV-10")
-def test_a_shard_compares_the_heads_of_the_files_that_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_compares_only_the_files_that_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All files for each shard would be work that grows with the square of their number."""
     source = corpus.CLEAN["modelopt-nvfp4"]().write(tmp_path / "source")
     partial, plan = begin(request_to_convert(source, tmp_path / "out", to="torchao"))
-    compared, heads = list[set[str]](), requests._heads
-    monkeypatch.setattr(requests, "_heads", lambda path, names: (compared.append({*names}), heads(path, names))[1])
+    compared: dict[str, list[set[str]]] = {"_state": [], "_heads": []}
+    for name, seen in compared.items():
+        original = getattr(requests, name)
+        monkeypatch.setattr(
+            requests, name, lambda path, names, seen=seen, own=original: (seen.append({*names}), own(path, names))[1]
+        )
     write_part(str(partial), 0)
     read = {each.path.name for each in plan.sources if each.journal}
-    assert compared == [set(), read]
+    assert compared == {"_state": [read], "_heads": [read]}
     assert len(read) < len(plan.request.heads)
+    monkeypatch.undo()
     other = next(each.path for each in plan.sources if each.path.name not in read)
-    damaged = replace(plan.request, heads=plan.request.heads | {other.name: "0"})
-    require_state(damaged, read)
-    for names in (None, {other.name}):
-        with pytest.raises(FileError, match="changed while it was read"):
-            require_state(damaged, names)
+    for damaged in (
+        replace(plan.request, heads=plan.request.heads | {other.name: "0"}),
+        replace(plan.request, state=plan.request.state | {other.name: "0"}),
+    ):
+        require_state(damaged, read)
+        for names in (None, {other.name}):
+            with pytest.raises(FileError, match="changed while it was read"):
+                require_state(damaged, names)
 
 
 @pytest.mark.rule("CNV-15")
@@ -941,3 +949,40 @@ def test_the_head_of_tied_embeddings_stays_in_high_precision(family: str, tmp_pa
     record = json.loads((tmp_path / "out/config.json").read_text())["quantization_config"]
     assert "lm_head" in record["ignore"]
     assert [each.code for each in lint(tmp_path / "out").findings if each.severity == "error"] == []
+
+
+@pytest.mark.rule("CKP-13")
+def test_a_tied_head_that_is_not_in_the_list_breaks_transformers(tmp_path: Path) -> None:
+    found = {}
+    for name, tied, ignore in (("listed", True, ["lm_head"]), ("own", False, []), ("tied", True, [])):
+        export = corpus.CLEAN["compressed-nvfp4"]()
+        export.drop("lm_head.weight")
+        values = corpus.bf16(corpus.weight(9, (64, corpus.HIDDEN)))
+        export.put("model.embed_tokens.weight", "BF16", values)
+        export.config |= {"tie_word_embeddings": tied, "architectures": ["LlamaForCausalLM"]}
+        export.config["quantization_config"]["ignore"] = ignore
+        path = export.write(tmp_path / name)
+        found[name] = [each for each in lint(path).findings if each.tensors == ("lm_head",)]
+    assert found["listed"] == found["own"] == []
+    assert [(each.code, each.severity, [*each.consumers]) for each in found["tied"]] == [
+        ("exclude-list", "warning", ["transformers"])
+    ]
+    assert [each.severity for each in lint(path, consumer="vllm").findings] == ["note"]
+
+
+@pytest.mark.rule("CNV-14")
+def test_mxfp8_in_names_of_deepseek_is_declared_as_its_loader_reads_it(tmp_path: Path) -> None:
+    source = corpus.CLEAN["modelopt-mxfp8"]().write(tmp_path / "source")
+    convert(source, tmp_path / "out", "deepseek")
+    record = json.loads((tmp_path / "out/config.json").read_text())["quantization_config"]
+    assert (record["quant_method"], record["weight_block_size"]) == ("mxfp8", [1, 32])
+    assert lint(tmp_path / "out").findings == []
+    convert(tmp_path / "out", tmp_path / "back", "modelopt")
+    assert tensors(source) == tensors(tmp_path / "back")
+
+
+@pytest.mark.rule("CNV-6")
+def test_a_target_without_the_formats_names_those_that_have_them(tmp_path: Path) -> None:
+    source = corpus.CLEAN["modelopt-nvfp4"]().write(tmp_path / "source")
+    with pytest.raises(DomainError, match="for deepseek, or --to modelopt, compressed-tensors, .*gguf"):
+        convert(source, tmp_path / "out", "deepseek")

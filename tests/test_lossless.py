@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -12,11 +13,12 @@ from click.testing import CliRunner
 
 import fp4ref
 from fp4ref.checkpoints.convention import Direction, ScaleWay
-from fp4ref.checkpoints.lossless import BLOCK_FP8, judge, ranges, target_of
+from fp4ref.checkpoints.lossless import BLOCK_FP8, judge, ranges, requantize, target_of
 from fp4ref.checkpoints.transfer.scales import StoredScale
 from fp4ref.checkpoints.transfer.weights import Weight, WeightPiece
 from fp4ref.cli import main
 from fp4ref.errors import DomainError
+from fp4ref.files import write_tensors
 
 E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
 CODE = {value: code for code, value in enumerate(E2M1)}
@@ -151,3 +153,34 @@ def test_the_command_names_what_is_exact(tmp_path: Any) -> None:
     assert "a.down_proj: 6 of 8 blocks exact; row 2, column 0: its scale is out of the format's range" in result.stdout
     same = CliRunner().invoke(main, ["lossless", str(tmp_path), "--to", "mxfp4"])
     assert (same.exit_code, same.stdout.splitlines()[-1]) == (0, "1 of 1 weights are exactly mxfp4")
+
+
+@pytest.mark.rule("CNV-18")
+def test_a_second_quantization_moves_scales_without_values(tmp_path: Any) -> None:
+    """MXFP8 is not idempotent in bytes: a block without an element near the largest gets a smaller scale."""
+    e4m3 = {0.0: 0x00, 1.0: 0x38, 256.0: 0x78}
+    codes = np.full((3, 64), e4m3[1.0], np.uint8)
+    codes[0, 0], codes[0, 32], codes[1, 5], codes[2] = e4m3[256.0], e4m3[256.0], e4m3[256.0], e4m3[0.0]
+    scales = np.full((3, 2), 127, np.uint8)
+    scales[2] = 0  # as the quantizer's scale of zeros
+    write_tensors(
+        tmp_path / "model.safetensors",
+        [("a.weight", "F8_E4M3", codes.shape), ("a.weight_scale_inv", "U8", scales.shape)],
+        {"format": "pt"},
+        [codes, scales],
+    )
+    result = CliRunner().invoke(main, ["lossless", str(tmp_path), "--to", "mxfp8-e4m3", "--json"])
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)["weights"]
+    assert (row["lossless"], row["moved"], row["rescaled"], row["first"]) == (True, 0, 1, "row 1, column 32")
+    text = CliRunner().invoke(main, ["lossless", str(tmp_path), "--to", "mxfp8-e4m3"]).stdout
+    assert "exact; its quantizer changes values of 0 blocks and the scale of 1, the first at row 1, column 32" in text
+
+
+@pytest.mark.rule("CNV-18")
+def test_a_second_quantization_moves_values_that_a_coarser_scale_does_not_have() -> None:
+    codes = weight([[4.0] * 31 + [0.5], [6.0] * 31 + [3.0]], [[127], [127]], "e8m0")
+    verdict = judge(codes, target_of(fp4ref.profiles["nvfp4"]))
+    requantize(codes, fp4ref.profiles["nvfp4"], verdict)
+    assert verdict.lossless
+    assert (verdict.moved, verdict.first) == (2, "row 0, column 0")

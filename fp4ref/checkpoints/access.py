@@ -25,6 +25,14 @@ Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
 
+def keep_freed_memory() -> None:
+    """Let the process keep the memory of one piece for the next; otherwise the system zeroes it each time.
+
+    The C library of Linux returns free memory above a limit, which is twice the largest block that was ever freed.
+    """
+    np.empty(31 << 20, np.uint8)
+
+
 class WeightPiece(NamedTuple):
     """Some rows of one matrix. packed: canonical packing, [rows, bytes]; scales: [rows, blocks] or None."""
 

@@ -13,7 +13,7 @@ from fp4ref.checkpoints.findings import WARNING, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.checkpoints.in_threads import in_threads
 from fp4ref.checkpoints.measure import Measured, measure
-from fp4ref.checkpoints.scalars import check_fused
+from fp4ref.checkpoints.scalars import bad, check_fused, numbers
 from fp4ref.checkpoints.suspicions import suspect_layout, suspect_nibbles
 
 
@@ -48,6 +48,9 @@ def check_bytes(found: Recognized, step: Callable[[str], None], workers: int = 1
         if not readable(group):
             return verdicts, None
         counts = measure(group)
+        if counts.without_scales:  # no element means anything, and a global scale that is no number is the cause
+            caused = any(map(bad, numbers(group.parts.get("global_scale"))))
+            return verdicts if caused else [*verdicts, *judge_scales(counts)], None
         padding = [*judge_padding(counts)]
         verdicts += padding or judge_scales(counts)
         if not any(code == "unwritten" for code, *_ in verdicts):

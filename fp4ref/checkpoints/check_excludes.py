@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fp4ref.checkpoints.configuration import ListMatch
 from fp4ref.checkpoints.consumers import CONSUMERS
+from fp4ref.checkpoints.declared import LINEAR_CLASSES
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.errors import UnknownNameError
@@ -37,6 +38,10 @@ def check_excludes(found: Recognized, consumer: str | None = None) -> Iterator[L
     if high and groups:
         text = "stored in high precision, but not in the list of excluded modules"
         yield finding("exclude-list", ERROR, high, text)
+    if groups and _is_tied_head_quantized(found):
+        text = "its weight is the embeddings', in high precision, but it is not in the list of excluded modules"
+        how = {"transformers": "makes a quantized head, whose tensors are not stored"}
+        yield finding("exclude-list", WARNING, ["lm_head"], text, consumers=how, mendable=False)
     swallowed = [group for group in groups if group not in excluded]
     known = {entry for group in excluded for entry in _entries(found, group.module)}
     for name, match in found.configuration.readers.items():
@@ -48,6 +53,19 @@ def check_excludes(found: Recognized, consumer: str | None = None) -> Iterator[L
                 text = f"stored quantized; {name} reads {listed(entries)} as {match.meaning}, and excludes them"
                 how = {name: "loads quantized modules as if they were in high precision"}
                 yield finding("exclude-list", WARNING, wide, text, consumers=how, mendable=False)
+
+
+def _is_tied_head_quantized(found: Recognized) -> bool:
+    """Return True if a list of target classes takes the head of tied embeddings, of which nothing is stored."""
+    sizes, tensors = found.config.geometry, found.checkpoint.tensors
+    classes = sizes.get("architectures")
+    causal = isinstance(classes, list) and any(str(each).endswith("ForCausalLM") for each in classes)
+    tied = causal and sizes.get("tie_word_embeddings") is True and found.checkpoint.complete
+    stored = any("lm_head" in name.split(".") for name in tensors)
+    embedded = any(name.endswith("embed_tokens.weight") for name in tensors)
+    loads = CONSUMERS["transformers"].takes(found.family)
+    by_class = any(LINEAR_CLASSES & {*group.targets} for group in found.config.groups)
+    return loads and by_class and tied and embedded and not stored and found.config.of("lm_head") is not None
 
 
 def _entries(found: Recognized, module: str) -> list[str]:

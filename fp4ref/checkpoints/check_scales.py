@@ -82,8 +82,10 @@ def _foreign(found: Measured, negative: int) -> str:
         text = f"{int(counts[far].sum())} exponent bytes of {distinct} values are far from the others, {usual}"
         return f"{text}: these are no scales" if distinct >= MANY else ""
     form = FORMATS[found.group.convention.scale]
-    exponents = np.unique(np.flatnonzero(counts[form.sign_bit :]) >> form.mantissa_bits)
-    if len(exponents) < 0.75 * (form.sign_bit >> form.mantissa_bits) or not found.negative_rows:
+    if not found.negative_rows:
+        return ""
+    exponents = {*(np.flatnonzero(counts[form.sign_bit :]) >> form.mantissa_bits).tolist()}
+    if len(exponents) < 0.75 * (form.sign_bit >> form.mantissa_bits):
         return ""
     rows = found.negative_rows
     inside = len(rows) * found.blocks // max(len(found.constant_scale), 1)
@@ -176,7 +178,7 @@ def _constant_scales(found: Measured, blocks: int) -> str:
     """Return the evidence that rows of scales are one repeated byte that the rest of the tensor does not explain."""
     signed, rows = found.group.convention.signed_scales, found.constant_scale
     coarse = first_normal(FORMATS[found.group.convention.scale]) if signed else 1  # smaller ones often repeat
-    for byte in map(int, np.unique(rows[rows >= coarse])):
+    for byte in map(int, np.flatnonzero(np.bincount(rows[rows >= coarse]))):
         mask = (rows == byte) & ~found.empty_row
         inside = int(mask.sum()) * blocks
         outside = found.blocks - inside

@@ -61,7 +61,7 @@ DEEPSEEK = add(
         input_direction=FP8_SCALE,
         declared=("fp8",),
         configuration=Configuration(
-            methods=("fp8",),
+            methods=("fp8", "mxfp8"),
             section=SECTION,
             excludes="modules_to_not_convert",
             named=TRANSFORMERS,
@@ -110,5 +110,5 @@ add(
         declared=("mxfp8",),
         configuration=DEEPSEEK.configuration,
     ),
-    "issue threads on MiniMax-M3",
+    "issue threads on MiniMax-M3; the configuration as sglang's loader reads it (2026-09)",
 )

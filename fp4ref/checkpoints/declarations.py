@@ -125,12 +125,18 @@ def write_method(method: str, **settings: Any) -> Callable[[CheckpointDeclaratio
 
 
 def write_deepseek(declaration: CheckpointDeclaration) -> Written:
-    """Return `quantization_config` of FP8 with its squares, and the type of experts that are FP4. Rules: CKP-31."""
+    """Return `quantization_config` of FP8 with its squares, or of MXFP8 alone, and the type of experts that are FP4.
+
+    Rules: CKP-31.
+    """
     kinds = _conventions(declaration)
-    square = next((each.block for each in kinds if each.block[0] > 1), None)
-    record: dict[str, Any] = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
-    if square:
-        record["weight_block_size"] = [*square]
+    rows = bool(kinds) and all(each.declares("mxfp8") for each in kinds)
+    block = next((each.block for each in kinds if rows or each.block[0] > 1), None)
+    record: dict[str, Any] = {"quant_method": "mxfp8" if rows else "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
+    if block:
+        record["weight_block_size"] = [*block]
+    if rows:
+        record["scale_fmt"] = "ue8m0"
     if declaration.excluded:
         record["modules_to_not_convert"] = [*declaration.excluded]
     config: dict[str, Any] = {SECTION: record}

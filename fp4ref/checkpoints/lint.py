@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fp4ref.checkpoints.access import keep_freed_memory
 from fp4ref.checkpoints.check_bytes import check_bytes
 from fp4ref.checkpoints.check_config import check_config
 from fp4ref.checkpoints.check_excludes import check_excludes, require_consumer
@@ -85,6 +86,7 @@ def lint(
     Rules: CKP-6.
     """
     require_consumer(consumer)
+    keep_freed_memory()
     checkpoint = open_checkpoint(path, head_only=header_only)
     report = LintReport(os.fspath(path), header_only=header_only)
     report.findings += checkpoint.problems

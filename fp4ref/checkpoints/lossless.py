@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 
 from fp4ref.checkpoints import bounds
 from fp4ref.checkpoints.access import WeightPiece, codes_of
+from fp4ref.checkpoints.transfer.quantizing import requantized
 from fp4ref.checkpoints.transfer.weights import Weight
 from fp4ref.errors import DomainError
 from fp4ref.spec import Granularity, Spec
 
 BLOCK_FP8 = "block-fp8"  # E4M3 with a float32 scale for each square of 128
 CHUNK = 1 << 20  # elements whose exact values are in memory
+ROWS = 16  # rows that pieces of a weight and of its quantization have a multiple of
+ROUNDING = 2.0**-20
 SHIFT = 200  # exponents of a global factor that are tried
 ANY = 10_000  # past every exponent
 Integers = NDArray[np.int64]
@@ -75,6 +78,8 @@ class LosslessVerdict:
     """The result for one weight. exact, blocks: how many of the target's blocks can be exact at once.
 
     condition: the factor of the global scale with which they are. witness: the first block that is not, and why.
+    moved: blocks with values that the specification's own quantizer changes; None if that was not asked for. rescaled:
+    blocks that it gives another scale byte, where the formats are the weight's. first: the place of the first of both.
     """
 
     module: str
@@ -82,6 +87,9 @@ class LosslessVerdict:
     exact: int = 0
     condition: str = ""
     witness: str = ""
+    moved: int | None = None
+    rescaled: int = 0
+    first: str = ""
     seen: dict[bytes, list[Any]] = field(default_factory=dict, repr=False)
 
     @property
@@ -114,6 +122,30 @@ def judge(weight: Weight, target: CastTarget) -> LosslessVerdict:
                 entry[0] += int(count)
     _conclude(verdict, target, factors, outer)
     return verdict
+
+
+def requantize(weight: Weight, spec: Spec, verdict: LosslessVerdict) -> None:
+    """Note which blocks change if the decoded values are quantized again by a specification.
+
+    Values that differ by less than 2^-20 of themselves are the same but for the rounding of a global scale.
+
+    Rules: CNV-18.
+    """
+    again = requantized(weight, spec)
+    wide = spec.block.columns
+    alike = (weight.element, weight.scale, weight.block) == (again.element, again.scale, again.block)
+    verdict.moved = 0
+    for old, new in zip(weight.read(ROWS), again.read(ROWS), strict=True):
+        values = weight.decoded(old).astype(np.float64)
+        differs = np.zeros((len(values), -(-weight.columns // wide) * wide), np.bool_)
+        differs[:, : weight.columns] = np.abs(again.decoded(new) - values) > np.abs(values) * ROUNDING
+        moved = differs.reshape(len(values), -1, wide).any(-1)
+        rescaled = new.scales != old.scales if alike and old.scales is not None else np.zeros_like(moved)
+        verdict.moved += int(moved.sum())
+        verdict.rescaled += int(rescaled.sum())
+        if not verdict.first and (moved | rescaled).any():
+            down, across = (int(each[0]) for each in np.nonzero(moved | rescaled))
+            verdict.first = f"row {old.row + down}, column {across * wide}"
 
 
 def _exact_values(weight: Weight, piece: WeightPiece, *, free: bool) -> tuple[Integers, Integers]:

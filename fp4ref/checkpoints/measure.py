@@ -28,8 +28,9 @@ from fp4ref.checkpoints.groups import TensorGroup
 from fp4ref.formats import FORMATS
 from fp4ref.layout import LINEAR, TILED_128X4
 
-ENERGY_ROWS = 1024  # rows of a group whose squares show the order of columns
-STRUCTURE_ROWS = 1024  # rows of a group whose scales show the layout
+ENERGY_ROWS = 512  # rows of a group whose squares show the order of columns
+STRUCTURE_ROWS = 512  # rows of a group whose scales show the layout
+HISTOGRAM = 1 << 22  # four-bit elements of a group that show its histogram
 FEW = 64  # bytes of a row that tell most rows from those of one repeated byte
 Ints = NDArray[np.int64]
 
@@ -38,10 +39,10 @@ Ints = NDArray[np.int64]
 class Measured:
     """Counts and sums over one group.
 
-    codes: by element code. scales: by scale byte. tops: blocks by their largest magnitude code, where the scale is
-    normal. zeros: blocks whose elements are all zero, by scale byte; odd_zeros: those whose codes are not the
-    convention's. zero_scales: blocks with scale zero and other elements. negative_rows: rows with a scale whose sign is
-    set. The other arrays: per row, for runs.
+    codes: by element code, of evenly spaced rows where these are enough of four bits. scales: by scale byte. tops:
+    blocks by their largest magnitude code, where the scale is normal. zeros: blocks whose elements are all zero, by
+    scale byte; odd_zeros: those whose codes are not the convention's. zero_scales: blocks with scale zero and other
+    elements. negative_rows: rows with a scale whose sign is set. The other arrays: per row, for runs.
     """
 
     group: TensorGroup
@@ -65,6 +66,12 @@ class Measured:
         """The number of blocks."""
         return int(self.scales.sum())
 
+    @property
+    def without_scales(self) -> bool:
+        """True if every block scale is NaN."""
+        scale = self.group.convention.scale
+        return bool(scale and self.blocks) and int(self.scales[nan_codes(scale)].sum()) == self.blocks
+
 
 def measure(group: TensorGroup) -> Measured:
     """Read a group once, and count. Rules: CKP-30."""
@@ -73,23 +80,36 @@ def measure(group: TensorGroup) -> Measured:
     found = Measured(group, np.zeros(size, np.int64), scales, tops, zeros)
     found.energy = np.zeros(group.columns)
     pairs = np.zeros(1 << 16, np.int64)
+    every = _spacing(group)
+    tops_and_scales, matrix, counted = np.zeros((size // 2, 256), np.int64), 0, 0
     rows: list[tuple[Any, Any, Any]] = []
     structures = _Structure(group)
     numbers = float_scales(group)
     for piece in pieces(group):
-        pairs += np.bincount(_as_pairs(piece.packed), minlength=1 << 16)
+        some = piece.packed[::every]
+        counted += len(some) * group.columns
+        pairs += np.bincount(_as_pairs(some), minlength=1 << 16)
         if piece.scales is not None:
-            _count_blocks(found, piece, piece.scales)
+            if piece.matrix != matrix:
+                _add_blocks(found, matrix, tops_and_scales)
+                matrix, tops_and_scales[...] = piece.matrix, 0
+            tops_and_scales += _count_blocks(found, piece, piece.scales)
             structures.add(piece.scales)
         else:
             found.largest = max(found.largest, _largest(group, piece, numbers))
         _add_energy(found, piece)
         rows.append(_row_facts(piece, group.convention.bits))
-    found.codes += _codes_of_pairs(pairs, group)
+    _add_blocks(found, matrix, tops_and_scales)
+    found.codes += _codes_of_pairs(pairs, group.convention.bits, counted)
     found.constant_scale, found.constant_code = (np.concatenate(part) for part in [*zip(*rows, strict=True)][:2])
     found.empty_row = np.concatenate([part for *_, part in rows])
     found.structure = structures.explained()
     return found
+
+
+def _spacing(group: TensorGroup) -> int:
+    """Return the distance of the rows that give the histogram: a NaN of eight bits is looked for in every row."""
+    return max(group.matrices * group.rows * group.columns // HISTOGRAM, 1) if group.convention.bits == 4 else 1
 
 
 def _as_pairs(packed: Bytes) -> NDArray[np.uint16]:
@@ -98,21 +118,23 @@ def _as_pairs(packed: Bytes) -> NDArray[np.uint16]:
     return (np.append(flat, np.uint8(0)) if len(flat) % 2 else flat).view(np.uint16)
 
 
-def _codes_of_pairs(pairs: Ints, group: TensorGroup) -> Ints:
-    """Return the number of elements of each code."""
+def _codes_of_pairs(pairs: Ints, bits: int, counted: int) -> Ints:
+    """Return the number of elements of each code, of as many as were counted."""
     both = pairs.reshape(256, 256)
     counts = both.sum(0) + both.sum(1)
-    if group.convention.bits == 4:
+    if bits == 4:
         nibbles = counts.reshape(16, 16)
         counts = nibbles.sum(0) + nibbles.sum(1)
-    counts[0] -= counts.sum() - group.matrices * group.rows * group.columns  # what was appended to odd pieces
+    counts[0] -= counts.sum() - counted  # what was appended to odd pieces
     return np.asarray(counts, np.int64)
 
 
 def _block_tops(packed: Bytes, bits: int, width: int) -> Bytes:
     """Return the largest magnitude code of each block of `width` columns, [rows, blocks]; the last may be shorter."""
-    largest = packed & np.uint8(127) if bits == 8 else np.maximum(packed & np.uint8(7), packed >> 4 & np.uint8(7))
     size = width * bits // 8
+    if size in {8, 16} and packed.shape[1] % size == 0:
+        return _tops_of_words(packed, bits, size)
+    largest = packed & np.uint8(127) if bits == 8 else np.maximum(packed & np.uint8(7), packed >> 4 & np.uint8(7))
     blocks = -(-largest.shape[1] // size)
     if largest.shape[1] != blocks * size:
         largest = np.pad(largest, ((0, 0), (0, blocks * size - largest.shape[1])))
@@ -125,17 +147,29 @@ def _block_tops(packed: Bytes, bits: int, width: int) -> Bytes:
     return tops.reshape(len(packed), blocks)
 
 
-def _count_blocks(found: Measured, piece: WeightPiece, scales: Bytes) -> None:
-    """Count the pairs of a block's scale byte and largest code, and what these say."""
+def _tops_of_words(packed: Bytes, bits: int, size: int) -> Bytes:
+    """Return the largest magnitude code of each block of 8 or 16 bytes: words take half the time of bytes."""
+    words = np.ascontiguousarray(packed).view(np.uint64)
+    mask = np.uint64(0x7F7F7F7F7F7F7F7F if bits == 8 else 0x0707070707070707)
+    parts = [words & mask] if bits == 8 else [words & mask, words >> np.uint64(4) & mask]
+    if size == 16:
+        parts = [part for each in parts for part in (each[:, ::2], each[:, 1::2])]
+    largest = np.ascontiguousarray(parts[0])
+    for part in parts[1:]:
+        largest = np.maximum(largest.view(np.uint8), np.ascontiguousarray(part).view(np.uint8)).view(np.uint64)
+    for shift in (32, 16, 8):
+        moved = largest >> np.uint64(shift)
+        largest = np.maximum(largest.view(np.uint8), moved.view(np.uint8)).view(np.uint64)
+    return largest.astype(np.uint8)
+
+
+def _count_blocks(found: Measured, piece: WeightPiece, scales: Bytes) -> Ints:
+    """Return how many blocks of a piece have each pair of largest code and scale byte; note what is odd about them."""
     convention = found.group.convention
     tops = _block_tops(piece.packed, convention.bits, convention.block[1])
     codes = len(found.tops)
     both = np.bincount((tops.astype(np.uint16) << 8 | scales).reshape(-1), minlength=codes << 8).reshape(codes, 256)
-    normal, vanishes = _kinds(convention.scale)
-    found.scales += both.sum(0)
-    found.tops[1:] += both[1:, normal].sum(1)
-    found.zeros += both[0]
-    found.largest = max(found.largest, _largest_product(found.group, piece.matrix, both))
+    _, vanishes = _kinds(convention.scale)
     if convention.zero_block is not None and both[0].any():
         parts = codes_of(piece.packed, convention.bits)
         parts = _whole_blocks(parts, convention.block[1])[tops == 0]
@@ -148,6 +182,17 @@ def _count_blocks(found: Measured, piece: WeightPiece, scales: Bytes) -> None:
         row, block = (int(each[0]) for each in np.nonzero(vanishes[scales] & (tops > 0)))
         found.first_zero_scale = piece.row + row, block
     found.zero_scales += count
+    return np.asarray(both, np.int64)
+
+
+def _add_blocks(found: Measured, matrix: int, both: Ints) -> None:
+    """Add what the pairs of largest code and scale byte of a matrix say."""
+    if found.group.convention.scale:
+        normal, _ = _kinds(found.group.convention.scale)
+        found.scales += both.sum(0)
+        found.tops[1:] += both[1:, normal].sum(1)
+        found.zeros += both[0]
+        found.largest = max(found.largest, _largest_product(found.group, matrix, both))
 
 
 @lru_cache
@@ -231,12 +276,16 @@ class _Structure:
         blocks = blocks_across(group) if group.convention.scale else 0
         whole = blocks > 0 and group.rows % 128 == 0 and blocks % 4 == 0 and not group.convention.struct
         self.sums = [_TwoWay(blocks), _TwoWay(blocks)] if whole else []
+        self.seen = 0
 
     def add(self, scales: Bytes) -> None:
         if not self.sums or len(scales) % 128:
             return
         total = self.group.matrices * self.group.rows
-        tiles = -(-len(scales) * min(STRUCTURE_ROWS, total) // (128 * total))
+        self.seen += len(scales)
+        tiles = -(-self.seen * min(STRUCTURE_ROWS, total) // (128 * total)) - self.sums[0].rows // 128
+        if tiles <= 0:
+            return
         scales = scales[: 128 * tiles]
         logs = _logs(self.group.convention.scale)
         rows, blocks = scales.shape

@@ -32,9 +32,10 @@ def choose(weight: Weight, to: str) -> Convention:
     scales = f"{weight.scale} scales" if weight.scale else f"a float scale per {weight.granularity}"
     block = f" of {weight.block[0]} x {weight.block[1]}" if weight.block[1] else ""
     stored = ", ".join(sorted({described(each) for each in candidates}))
-    raise DomainError(
-        "convert", f"{weight.module} is {weight.element} with {scales}{block}", f"{stored} for {to}", "CNV-6"
-    )
+    able = [name for name, members in families().items() if any(expresses(each, weight) for each in members)]
+    others = f", or --to {', '.join(able)}" if able else ""
+    got = f"{weight.module} is {weight.element} with {scales}{block}"
+    raise DomainError("convert", got, f"{stored} for {to}{others}", "CNV-6")
 
 
 def described(convention: Convention) -> str:

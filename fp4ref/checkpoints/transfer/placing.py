@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,18 +57,18 @@ class PlacedWeight:
             got = f"{self.weight.module} with {self.weight.matrices} matrices"
             raise DomainError("convert", got, f"one: {convention.name} stores matrices", "CNV-6")
 
-    @property
+    @cached_property
     def own(self) -> dict[str, Any]:
         """The attributes that the weight had in this convention; nothing if it comes from another."""
         return self.weight.origin if self.weight.origin.get("convention") == self.convention.name else {}
 
-    @property
+    @cached_property
     def padded(self) -> tuple[int, int]:
         """Rows and columns as stored."""
         high, wide = self.convention.multiples
         return -(-self.weight.rows // high) * high, -(-self.weight.columns // wide) * wide
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """The layout of the scales: the one that the weight came with, if it comes from this convention."""
         return self.convention.layout_of(self.convention, self.own.get("facts", {}))
@@ -97,6 +98,10 @@ class PlacedWeight:
 
     def tensors(self) -> list[Placed]:
         """Return the tensors, each with its role's suffix. Rules: CNV-1."""
+        return [*self._tensors]
+
+    @cached_property
+    def _tensors(self) -> list[Placed]:
         found = [self._codes()]
         if not self.convention.struct:
             found.append(self._scales())
@@ -199,7 +204,7 @@ class PlacedWeight:
         for piece in self._padded_pieces():
             self._write_piece(piece, emit)
 
-    @property
+    @cached_property
     def tile(self) -> int:
         """The number of rows that every piece has a multiple of."""
         own = 1 if self.layout == LINEAR else rows_of_a_piece(self.layout, self.padded[0], self.blocks)
@@ -230,11 +235,12 @@ class PlacedWeight:
     def _write_scales(self, piece: WeightPiece, emit: Emit) -> None:
         assert piece.scales is not None
         rows, layout = self.padded[0], self.layout
-        high, wide = layout.padded_shape(rows, self.blocks)
-        first = piece.matrix * high * wide
+        if layout == LINEAR:
+            emit(self.name("scales"), (piece.matrix * rows + piece.row) * self.blocks, piece.scales)
+            return
+        first = piece.matrix * math.prod(layout.padded_shape(rows, self.blocks))
         part = layout.row_range(piece.row, piece.row + len(piece.scales), rows, self.blocks)
-        data = piece.scales if layout == LINEAR else layout.from_linear(np.ascontiguousarray(piece.scales))
-        emit(self.name("scales"), first + part.start, data)
+        emit(self.name("scales"), first + part.start, layout.from_linear(np.ascontiguousarray(piece.scales)))
 
     def _structs(self, piece: WeightPiece) -> Bytes:
         """Return rows of structs. Rules: PACK-8."""

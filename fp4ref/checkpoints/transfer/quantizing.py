@@ -73,6 +73,11 @@ def values_again(weight: Weight, home: str) -> MatrixValues:
     return MatrixValues(weight.module, weight.shape, read, home, "float32", weight)
 
 
+def requantized(weight: Weight, spec: Spec) -> Weight:
+    """Return the weight that a specification makes of the decoded values of another one."""
+    return QuantizedSet([values_again(weight, "")], spec, "").unplaced()
+
+
 def require_spec(spec: Spec) -> None:
     """Refuse a specification whose bytes no convention has. Rules: CNV-13."""
     needed = "nearest rounding, and one global scale per tensor or none"
@@ -102,6 +107,11 @@ class QuantizedSet:
     def tensors(self) -> list[Placed]:
         """Return the tensors of all members."""
         return [tensor for each in self.placed for tensor in each.tensors()]
+
+    def unplaced(self) -> Weight:
+        """Return the only member, quantized."""
+        (member,) = self.members
+        return self._weight(member, _largest(member, self._step(1)) if self._is_scaled else 1.0)
 
     def write(self, emit: Emit) -> list[str]:
         """Find the amax of all members, then quantize them; return how far values that were quantized before move."""

@@ -27,7 +27,8 @@ class ConversionRequest:
     convention or a family; "" for that of the source. quantize: pairs of a pattern of modules and the JSON form of the
     specification for them, the first match counts; requantize: also of modules that are quantized. include, exclude:
     patterns of modules. repairs: tensors, by the code of the finding. lossy: losses are allowed. shard_bytes: bytes of
-    a shard, at most, where one unit is not more. state: that of the source's files. heads: digests of their beginnings.
+    a shard, at most, where one unit is not more. state: size, times and inode of each of the source's files. heads:
+    digests of their beginnings.
 
     Rules: CNV-9.
     """
@@ -43,7 +44,7 @@ class ConversionRequest:
     repairs: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     lossy: bool = False
     shard_bytes: int = SHARD_BYTES
-    state: str = ""
+    state: Mapping[str, str] = field(default_factory=dict, hash=False)
     heads: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> str:
@@ -69,22 +70,27 @@ def with_state(request: ConversionRequest) -> ConversionRequest:
 def require_state(request: ConversionRequest, read: Collection[str] | None = None) -> None:
     """Refuse a source whose files changed since the request was made.
 
-    read: names of the files whose first bytes are compared as well; None for all.
+    read: names of the files that are compared; None for all, and for those that appeared or went.
 
     Rules: CNV-10.
     """
-    heads = {name: digest for name, digest in request.heads.items() if read is None or name in read}
-    if _state(request.source) != request.state or _heads(request.source, heads) != heads:
+    state, heads = (
+        {name: text for name, text in kept.items() if read is None or name in read}
+        for kept in (request.state, request.heads)
+    )
+    if _state(request.source, read) != state or _heads(request.source, heads) != heads:
         got = "a file that changed while it was read"
         raise FileError(f"read {shown(request.source)}", got, "a source that stays as it is", "CNV-10")
 
 
-def _files(path: Path) -> list[tuple[str, os.stat_result]]:
-    """Return the names and states of a checkpoint's files."""
+def _files(path: Path, names: Collection[str] | None = None) -> list[Path]:
+    """Return a checkpoint's files, or those with the given names."""
     if not path.is_dir():
-        return [(path.name, path.stat())]
+        return [path]
+    if names is not None:
+        return sorted(path / name for name in names)
     with os.scandir(path) as entries:
-        return sorted((each.name, each.stat()) for each in entries if each.is_file())
+        return sorted(path / each.name for each in entries if each.is_file())
 
 
 @contextmanager
@@ -95,14 +101,14 @@ def _in_words(path: Path) -> Iterator[None]:
         raise FileError(f"read {shown(path)}", reason(error), "readable files", "CNV-10") from None
 
 
-def _state(source: str) -> str:
-    """Return a digest of the names, sizes, times and inodes of a checkpoint's files. Rules: CNV-10."""
-    digest = hashlib.sha256()
+def _state(source: str, names: Collection[str] | None = None) -> dict[str, str]:
+    """Return sizes, times and inodes of a checkpoint's files, or of those with the given names. Rules: CNV-10."""
+    found = {}
     with _in_words(path := Path(source)):
-        for name, status in _files(path):
-            kept = (name, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-            digest.update(repr(kept).encode())
-    return digest.hexdigest()
+        for each in _files(path, names):
+            status = each.stat()
+            found[each.name] = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
+    return found
 
 
 def _heads(source: str, names: Collection[str] | None = None) -> dict[str, str]:
@@ -112,8 +118,8 @@ def _heads(source: str, names: Collection[str] | None = None) -> dict[str, str]:
     """
     found = {}
     with _in_words(path := Path(source)):
-        for each in (path / name for name, _ in _files(path)) if path.is_dir() else [path]:
-            if each.suffix.lower() in READERS and (names is None or each.name in names):
+        for each in _files(path, names):
+            if each.suffix.lower() in READERS:
                 with each.open("rb") as file:
                     found[each.name] = hashlib.sha256(file.read(HEAD)).hexdigest()
     return found

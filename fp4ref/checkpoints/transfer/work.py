@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from fp4ref.checkpoints.access import keep_freed_memory
 from fp4ref.checkpoints.transfer.plan import ConversionPlan, PlannedShard
 from fp4ref.checkpoints.transfer.planning import MANIFEST, make_plan
 from fp4ref.checkpoints.transfer.request import ConversionRequest, request_of, require_state, with_state
@@ -82,7 +83,9 @@ def discard(partial: Path) -> None:
 
 @lru_cache(maxsize=2)
 def _planned(job: str) -> ConversionPlan:
-    return make_plan(request_of(job))
+    plan = make_plan(request := request_of(job))
+    require_state(request, request.state)
+    return plan
 
 
 def job_of(partial: Path) -> str:
@@ -112,13 +115,13 @@ def write_part(folder: str, number: int, step: Step = lambda name, count: None, 
 
     Rules: CNV-4, CNV-8, CNV-9, CNV-10.
     """
+    keep_freed_memory()
     partial = Path(folder)
     job = job_of(partial)
     plan = _planned(job)
     shard = plan.shards[number]
     if finished(partial, shard.name) is not None:
         return number
-    require_state(plan.request, ())
     report = _written(partial / shard.name, plan, shard, step, threads)
     if report.losses and not plan.request.lossy:
         (partial / shard.name).unlink()
