@@ -10,6 +10,7 @@ from fp4ref import te  # noqa: E402
 from fp4ref.te import quantizer_factories, quantizer_factory_zoo  # noqa: E402
 from fp4ref.te.recipe import CustomRecipe  # noqa: E402
 from fp4ref.te.roles import DelayedScalingRequest, QuantizerRole  # noqa: E402
+from fp4ref.te.swizzle import swizzle_in_place  # noqa: E402
 
 BF16 = torch.bfloat16
 FACTORIES = [name for name in vars(quantizer_factory_zoo) if name.endswith("_bwd_factory") or "1d" in name]
@@ -325,3 +326,35 @@ def test_columns_of_stochastic_rows_are_those_of_fprop(kind):
     assert te.HybridQuantizer(
         rowwise_quantizer=te.NVFP4Quantizer(stochastic_rounding=True), columnwise_quantizer=quantizer
     ).reconstructs_from_original()
+
+
+@pytest.mark.rule("TEL-5", "TEL-29")
+def test_storage_of_other_names_gets_its_scales_swizzled():
+    class Renamed(te.MXFP8TensorStorage):
+        BUFFERS = ("_rowwise_data", "_columnwise_data", "_of_rows", "_of_columns")
+
+        def scales_buffer(self, direction):
+            return self._of_rows if direction == "row" else self._of_columns
+
+        def record(self, direction):
+            plain = te.MXFP8TensorStorage(
+                **{name: getattr(self, f"_{name}") for name in ("rowwise_data", "columnwise_data", "fp8_dtype")},
+                rowwise_scale_inv=self._of_rows,
+                columnwise_scale_inv=self._of_columns,
+            )
+            return plain.record(direction)
+
+    quantizer = te.MXFP8Quantizer()
+    quantizer.internal = True
+    made = quantizer(torch.randn(128, 128))
+    other = Renamed(
+        rowwise_data=made._rowwise_data,
+        columnwise_data=made._columnwise_data,
+        of_rows=made._rowwise_scale_inv.clone(),
+        of_columns=made._columnwise_scale_inv.clone(),
+        fp8_dtype=made._fp8_dtype,
+    )
+    swizzle_in_place(made, "input", new=True)
+    swizzle_in_place(other, "input", new=True)
+    assert torch.equal(other._of_rows, made._rowwise_scale_inv)
+    assert torch.equal(other._of_columns, made._columnwise_scale_inv)

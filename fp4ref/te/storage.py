@@ -202,6 +202,12 @@ class QuantizedTensorStorage:
         """Return the buffer of one direction's scales."""
         raise NotImplementedError
 
+    def set_scales_buffer(self, direction: str, scales: Tensor) -> None:
+        """Give one direction another buffer of scales, in the place of that which `scales_buffer` returns."""
+        current = self.scales_buffer(direction)
+        name = next(name for name in self.BUFFERS if getattr(self, name) is current)
+        setattr(self, name, scales)
+
     def fsdp_buffer_fields(self) -> tuple[str, ...]:
         """Return the attributes of the buffers that a shard sends. Rules: TEL-15.
 
