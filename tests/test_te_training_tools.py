@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -53,12 +55,69 @@ def test_adam_by_its_formula(decoupled, dtype, master, gradient):
     optimizer.param_groups[0]["step"] -= 1  # nothing but the number of steps moved
     state, expected = optimizer.state[weight], adam(start, grads, decoupled)
     values = state["master_param"] if master else weight.detach()
+    assert state["exp_avg"].dtype == torch.float32
     assert torch.allclose(values.double(), expected, rtol=1e-5, atol=1e-7)
     assert torch.equal(weight.detach(), values.to(dtype))
     assert set(state) == {"exp_avg", "exp_avg_sq", *(["master_param"] if master else [])}
     assert optimizer.param_groups[0]["step"] == 3
     optimizer.set_scaled_state(weight, "exp_avg", torch.ones(64, dtype=torch.float16))
     assert torch.equal(optimizer.get_unscaled_state(weight, "exp_avg"), torch.ones(64))
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize("name", ["exp_avg", "exp_avg_sq", "master_weight"])
+def test_states_in_fewer_bits_are_scaled_and_rounded_once(kind, name):
+    if name == "master_weight" and kind is not torch.float16:
+        pytest.skip("master values are float32 or float16")
+    torch.manual_seed(1)
+    start, grad = torch.randn(96), torch.randn(96)
+    first = start
+    if name == "master_weight":  # what is kept before the first step
+        scale = np.abs(start.numpy()).max() / np.float32(32752)
+        first = torch.from_numpy(
+            (start.numpy() * (np.float32(1) / scale)).astype(np.float16).astype(np.float32) * scale
+        )
+    kept = []
+    for values, option in ((first, {}), (start, {"master_weights": True, f"{name}_dtype": kind})):
+        weight = torch.nn.Parameter(values.clone())
+        optimizer = optimizers.FusedAdam([weight], RATE, BETAS, EPS, DECAY, **option)
+        weight.grad = grad.clone()
+        optimizer.step()
+        kept.append((optimizer, weight))
+    (wide, exact), (optimizer, weight) = kept
+    state = {"master_weight": "master_param"}.get(name, name)
+    values = (exact.detach() if name == "master_weight" else wide.state[exact][name]).numpy()
+    found = optimizer.state[weight][state]
+    if kind is torch.bfloat16:
+        assert found.float().numpy().tobytes() == values.astype(ml_dtypes.bfloat16).astype(np.float32).tobytes()
+    else:
+        limit, numbers = (32752, np.float16) if kind is torch.float16 else (448, ml_dtypes.float8_e4m3fn)
+        scale = np.abs(values).max() / np.float32(limit)
+        codes = (values * (np.float32(1) / scale)).astype(numbers)
+        held = found.numpy() if kind is torch.float16 else found._data.numpy()
+        assert held.tobytes() == codes.tobytes()
+    restored = optimizers.FusedAdam([weight], **option)
+    restored.load_state_dict(optimizer.state_dict())
+    assert torch.equal(restored.get_unscaled_state(weight, state), optimizer.get_unscaled_state(weight, state))
+    assert optimizer.state_dict()["state"][0][state].dtype == torch.float32
+
+
+def test_remainders_are_the_lower_bits_of_master_values():
+    torch.manual_seed(2)
+    start, pairs = torch.randn(257).bfloat16(), []
+    for remainders in (False, True):
+        weight = torch.nn.Parameter(start.clone())
+        optimizer = optimizers.FusedAdam([weight], RATE, master_weights=True, store_param_remainders=remainders)
+        torch.manual_seed(3)
+        for _ in range(4):
+            weight.grad = torch.randn(257).bfloat16()
+            optimizer.step()
+        pairs.append((weight.detach(), optimizer.state[weight]["master_param"]))
+    (_, values), (upper, lower) = pairs
+    bits = values.numpy().view(np.uint32)
+    assert lower.numpy().view(np.uint16).tobytes() == (bits & 0xFFFF).astype(np.uint16).tobytes()
+    rounded_up = ((bits >> 16) + ((bits & 0xFFFF) >= 0x8000)).astype(np.uint16)
+    assert upper.view(torch.int16).numpy().view(np.uint16).tobytes() == rounded_up.tobytes()
 
 
 def test_adam_updates_packed_weights():
@@ -86,7 +145,7 @@ def test_sgd_is_torchs():
 
 def test_optimizers_refuse_by_name():
     weight = torch.nn.Parameter(torch.zeros(1))
-    for options in ({"amsgrad": True}, {"exp_avg_dtype": torch.bfloat16}):
+    for options in ({"amsgrad": True}, {"exp_avg_dtype": torch.float64}):
         with pytest.raises(ValueError, match=next(iter(options))):
             optimizers.FusedAdam([weight], **options)
     with pytest.raises(ValueError, match="wd_after_momentum"):

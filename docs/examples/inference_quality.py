@@ -2,11 +2,11 @@
 
     python docs/examples/inference_quality.py                   a small model of bytes, trained here first
     python docs/examples/inference_quality.py --spec mxfp4 --activations mxfp8-e4m3
-    python docs/examples/inference_quality.py --model FOLDER    a causal model of transformers
+    python docs/examples/inference_quality.py --model FOLDER    a causal model of transformers, or an encoder
 
 The small model is trained on the text, which is the rules of this standard unless a file is given, and judged on the
 last tenth of it. SQNR of a layer in decibels is 10 log10 of the power of its output over that of its error, on the
-input that the layer has in the unquantized model.
+input that the layer has in the unquantized model. An encoder has no perplexity: the SQNR of its output is printed.
 """
 
 from __future__ import annotations
@@ -102,8 +102,12 @@ def signal_to_noise(
         hook.remove()
     for name, layer in layers.items():
         x, exact = seen[name]
-        error = layer(x).double() - exact.double()
-        yield name, 10 * math.log10(exact.double().square().sum() / error.square().sum())
+        yield name, _decibels(exact, layer(x))
+
+
+def _decibels(exact: Tensor, other: Tensor) -> float:
+    error = other.double() - exact.double()
+    return 10 * math.log10(exact.double().square().sum() / error.square().sum())
 
 
 def main() -> None:
@@ -121,13 +125,16 @@ def main() -> None:
     options = parser.parse_args()
     text = options.text.read_text("utf-8") if options.text else _rules()
     if options.model:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
-        model: nn.Module = AutoModelForCausalLM.from_pretrained(options.model).eval()
+        named = " ".join(AutoConfig.from_pretrained(options.model).architectures or [])
+        causal = "CausalLM" in named or "LMHead" in named
+        kind = AutoModelForCausalLM if causal else AutoModel
+        model: nn.Module = kind.from_pretrained(options.model).eval()
         tokens = torch.tensor(AutoTokenizer.from_pretrained(options.model)(text).input_ids)
         held, length = tokens, min(1024, model.config.max_position_embeddings)
     else:
-        tokens = torch.tensor(list(text.encode()))
+        causal, tokens = True, torch.tensor(list(text.encode()))
         cut = len(tokens) * 9 // 10
         model, held, length = trained(tokens[:cut], options.steps), tokens[cut:], CONTEXT
     if len(held) < length:
@@ -140,11 +147,20 @@ def main() -> None:
     print(f"{'layer':40} SQNR dB")
     for name, decibels in signal_to_noise(model, quantized, exact, windows[0]):
         print(f"{name:40} {decibels:7.2f}")
-    print(f"perplexity: {perplexity(exact, windows):.4f}, quantized {perplexity(other, windows):.4f}")
+    if causal:
+        print(f"perplexity: {perplexity(exact, windows):.4f}, quantized {perplexity(other, windows):.4f}")
+    else:
+        with torch.no_grad():
+            pairs = [(exact(window), other(window)) for window in windows]
+        print(f"{'output':40} {_decibels(*map(torch.cat, zip(*pairs, strict=True))):7.2f}")
 
 
 def _logits(model: nn.Module) -> Logits:
-    return lambda tokens: getattr(output := model(tokens), "logits", output)
+    def result(tokens: Tensor) -> Tensor:
+        output = model(tokens)
+        return output if isinstance(output, Tensor) else output[0]  # logits, or the last hidden state
+
+    return result
 
 
 def _rules() -> str:

@@ -30,7 +30,8 @@ from fp4ref.te.grouped_gemm import general_grouped_gemm, general_grouped_gemm_fo
 from fp4ref.te.grouped_tensor import GroupedTensor
 from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix, get_sign_from_vector
 from fp4ref.te.hybrid_quantizer import HybridQuantizer, IdentityQuantizer
-from fp4ref.te.hybrid_tensor import HybridQuantizedTensorStorage, IdentityTensorStorage
+from fp4ref.te.hybrid_tensor import HybridQuantizedTensor, HybridQuantizedTensorStorage
+from fp4ref.te.identity_tensor import IdentityTensor, IdentityTensorStorage
 from fp4ref.te.loading import LoadedCheckpoint, load_quantized
 from fp4ref.te.module.grouped_linear import GroupedLinear
 from fp4ref.te.module.layernorm_linear import LayerNormLinear
@@ -93,9 +94,11 @@ __all__ = [
     "Fp8Unpadding",
     "GroupedLinear",
     "GroupedTensor",
+    "HybridQuantizedTensor",
     "HybridQuantizedTensorStorage",
     "HybridQuantizer",
     "IdentityQuantizer",
+    "IdentityTensor",
     "IdentityTensorStorage",
     "LayerNorm",
     "LayerNormLinear",

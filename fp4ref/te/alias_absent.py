@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from fp4ref.te.alias_names import CUSTOM, EXTENSION, NOT_EMULATED, PYTORCH, ROOT, STORAGE, TENSOR
 
-_TENSORS = (
-    "GroupedTensorStorage",
-    *(name for name in NOT_EMULATED if name.startswith(("Hybrid", "Identity"))),
-)
+_TENSORS = ("GroupedTensorStorage",)
 # Functions of the compiled extension.
 _COMPILED = """
 CommOverlap CommOverlapHelper CommOverlapP2P bgrad_group_quantize bgrad_quantize bulk_allocate
@@ -73,7 +70,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
     PYTORCH: (*NOT_EMULATED, "load_framework_extension"),
     f"{PYTORCH}.constants": ("AttnBiasTypes", "AttnTypes", "LayerTypes", "QKVLayouts", "dist_group_type"),
     f"{PYTORCH}.cpp_extensions.gemm": (
-        *("_unwrap_tensor", "_validate_native_gemm_output_quantizer", "get_cublas_workspace"),
+        *("_validate_native_gemm_output_quantizer", "get_cublas_workspace"),
         *("get_cublas_workspace_size_bytes", "get_grouped_gemm_setup_workspace_size", "validate_gemm_scale"),
     ),
     f"{PYTORCH}.distributed": tuple(_DISTRIBUTED.split()),

@@ -65,6 +65,8 @@ GATHERED: dict[str, tuple[str, ...]] = {
     TENSOR: (
         "__init__:*",
         "hybrid_quantizer: HybridQuantizer IdentityQuantizer",
+        "hybrid_tensor: HybridQuantizedTensor",
+        "identity_tensor: IdentityTensor",
         "master_weights: cast_master_weights_to_fp8 quantize_master_weights replace_raw_data",
         "storage: QuantizedTensorStorage restore_from_func_ctx",
     ),
@@ -77,7 +79,8 @@ GATHERED: dict[str, tuple[str, ...]] = {
     f"{TENSOR}.grouped_tensor": ("grouped_tensor: GroupedTensor",),
     STORAGE: (
         *("nvfp4_storage:*", "mxfp8_tensor:*", "float8_tensor:*", "float8_block_tensor:*"),
-        "hybrid_tensor: HybridQuantizedTensorStorage IdentityTensorStorage",
+        "hybrid_tensor: HybridQuantizedTensorStorage",
+        "identity_tensor: IdentityTensorStorage",
         "grouped_tensor: GroupedTensor",
     ),
     f"{STORAGE}.float8_blockwise_tensor_storage": ("float8_block_tensor: Float8BlockwiseQTensorStorage",),
@@ -117,7 +120,6 @@ RENAMED = {
 NOT_EMULATED = (
     *("FusedMLAQUpProjRopeQuant", "InferenceParams", "moe_permute_and_pad_with_probs", "moe_permute_with_probs"),
     *("moe_sort_chunks_by_index", "moe_sort_chunks_by_index_with_probs"),
-    *("HybridQuantizedTensor", "IdentityTensor"),
     *("CusolverMpCtx", "ManualOffloadSynchronizer", "UserBufferQuantizationMode"),
     *("deinterleave_glu_tensor", "destroy_ub", "initialize_ub", "interleave_glu_tensor"),
     *("newton_schulz", "onnx_export"),
@@ -162,6 +164,8 @@ PRESENT_IN_ABSENT = {
     ),
     f"{PYTORCH}.module.fp8_padding": "module.padding: Fp8Padding",
     f"{PYTORCH}.module.fp8_unpadding": "module.padding: Fp8Unpadding",
+    f"{PYTORCH}.module._common": "quantizer: can_reconstruct_wgrad_input_from_original",
+    f"{PYTORCH}.module._split_quantization": "grouped: _split_quantize validate_grouped_quantizer_list",
     f"{PYTORCH}.permutation": "permutation: moe_permute moe_unpermute",
     f"{PYTORCH}.cpu_offload": "offload:*",
     f"{PYTORCH}.cross_entropy": "cross_entropy: parallel_cross_entropy",
@@ -176,10 +180,10 @@ PRESENT_IN_ABSENT = {
         " nvfp4_1d_weight_factory mxfp8_fwd_high_precision_bwd_factory nvfp4_row_scaled_fwd_mxfp8_bwd_factory"
         " nvfp4_row_scaled_fwd_high_precision_bwd_factory"
     ),
-    f"{TENSOR}.hybrid_tensor": "hybrid_quantizer: HybridQuantizer HybridQuantizedTensorStorage",
-    f"{TENSOR}.identity_tensor": "hybrid_quantizer: IdentityQuantizer IdentityTensorStorage",
+    f"{TENSOR}.hybrid_tensor": "hybrid_quantizer: HybridQuantizer HybridQuantizedTensor HybridQuantizedTensorStorage",
+    f"{TENSOR}.identity_tensor": "hybrid_quantizer: IdentityQuantizer IdentityTensor IdentityTensorStorage",
     f"{STORAGE}.hybrid_tensor_storage": "hybrid_tensor: HybridQuantizedTensorStorage",
-    f"{STORAGE}.identity_tensor_storage": "hybrid_tensor: IdentityTensorStorage",
+    f"{STORAGE}.identity_tensor_storage": "identity_tensor: IdentityTensorStorage",
     f"{PYTORCH}.ops": "ops:*",
     f"{PYTORCH}.ops.op": "ops: BasicOperation FusibleOperation OperationContext",
     f"{PYTORCH}.ops.fused": (

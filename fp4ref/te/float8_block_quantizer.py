@@ -92,6 +92,10 @@ class Float8BlockQuantizer(Quantizer):
         """Return the shape of the scales of a tensor. Rules: TEL-49."""
         return scale_shape(tuple(shape), tiles=self.block_scaling_dim == 2, columnwise=columnwise)
 
+    def is_requantization_safe(self) -> bool:
+        """Return True: a tensor's bytes depend on nothing else. Rules: TEM-42."""
+        return True
+
     def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
         """Return False: these scales have one layout. Rules: TEL-28."""
         return False

@@ -16,7 +16,8 @@ from torch.nn.functional import pad
 
 from fp4ref.te.cast import fp8_values
 from fp4ref.te.dtypes import DType, torch_dtype
-from fp4ref.te.errors import SettingError, TensorShapeError
+from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
+from fp4ref.te.fsdp import repadded
 from fp4ref.te.storage import QuantizedTensorStorage
 from fp4ref.te.tensor import QuantizedTensor
 
@@ -53,6 +54,7 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
     _columnwise_scale_inv: Tensor | None
     _fp8_dtype = DType.kFloat8E4M3
     _is_2D_scaled = False  # noqa: N815 - a public name
+    _FSDP_BLOCK_LEN = BLOCK
 
     def logical_shape(self) -> torch.Size:
         """Return the shape of the tensor that was quantized."""
@@ -142,6 +144,64 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
         self._columnwise_data = codes.t().contiguous().view(shape[-1], *shape[:-1])
         self._columnwise_scale_inv = pad(tiles, (0, padded[1] - tiles.shape[1])).contiguous()
 
+    def _fsdp_logical_mn(self) -> tuple[int, int]:
+        """Return the shape of the matrix of rows."""
+        shape = self.logical_shape()
+        return shape[:-1].numel(), shape[-1]
+
+    def fsdp_buffer_fields(self) -> tuple[str, ...]:
+        """Return the attributes of the buffers of the directions that there are. Rules: TEL-15.
+
+        Errors: NotSupportedError unless one scale belongs to a square, whose rows are all in one shard.
+        """
+        if not self._is_2D_scaled:
+            got = "FSDP2 of blocks in one row: 1D block scaling is not supported"
+            raise NotSupportedError("Float8BlockwiseQTensor", got, "squares of 128x128", "TEL-38")
+        return tuple(f"_{name}wise_{part}" for name in self.directions() for part in ("data", "scale_inv"))
+
+    def fsdp_extract_buffers(self) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
+        """Return codes [..., K] and scales [squares down, squares across] of the rows, or of the columns alone.
+
+        Errors: NotSupportedError for blocks in one row, TensorShapeError for a shard of broken squares.
+
+        Rules: TEL-15, TEL-38.
+        """
+        names, (rows, columns) = self.fsdp_buffer_fields(), self._fsdp_logical_mn()
+        if rows % BLOCK:
+            got = f"a shard of {rows} rows is not a multiple of {BLOCK}"
+            raise TensorShapeError("fsdp_extract_buffers", got, "whole squares", "TEL-38")
+        direction = self.directions()[0]
+        scales = self.scales_buffer(direction)
+        if direction == "row":
+            data = self._rowwise_data
+        else:
+            assert self._columnwise_data is not None
+            data, scales = self._columnwise_data.movedim(0, -1).contiguous(), scales.t()
+        sent = scales[: blocks(rows), : blocks(columns)].contiguous()
+        return (data, sent), {"field_names": names, "direction": f"{direction}wise"}
+
+    def fsdp_assign_gathered(self, gathered: tuple[Tensor | None, ...], meta: dict[str, Any]) -> None:
+        """Take over gathered codes and scales, and derive the columns if the shards have them. Rules: TEL-15, TEL-40.
+
+        Errors: SettingError for scales of other squares.
+        """
+        data, scales = gathered
+        if data is None or scales is None:
+            raise SettingError("fsdp_assign_gathered", "a buffer that is None", "codes and scales", "TEL-15")
+        squares = blocks(data.shape[:-1].numel()), blocks(data.shape[-1])
+        if tuple(scales.shape) != squares:
+            got = f"scale geometry {list(scales.shape)} does not match gathered data {list(data.shape)}"
+            raise SettingError("fsdp_assign_gathered", got, f"{list(squares)}", "TEL-15")
+        turned = meta["direction"] == "columnwise"
+        padded = scale_shape(tuple(data.shape), tiles=True, columnwise=turned)
+        scales = repadded(scales.t() if turned else scales, padded)
+        if turned:
+            self._columnwise_data, self._columnwise_scale_inv = data.movedim(-1, 0).contiguous(), scales
+            return
+        self._rowwise_data, self._rowwise_scale_inv = data, scales
+        if "_columnwise_data" in meta["field_names"]:
+            self._derive_columns()
+
     def view(self, *shape: Any) -> Any:
         """Return the same bytes under other leading dimensions."""
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
@@ -173,5 +233,20 @@ class Float8BlockwiseQTensor(QuantizedTensor, Float8BlockwiseQTensorStorage):  #
         return self.rebuilt(self.viewed_buffers(shape), shape=shape)
 
     def pieces(self, sizes: list[int], dim: int) -> Any:
-        """Decline: pieces are those of the values."""
-        return NotImplemented
+        """Return pieces of whole squares along the first dimension; others are pieces of values. Rules: TEL-27."""
+        if dim or self.dim() != 2 or not self._is_2D_scaled or any(size % BLOCK for size in sizes):
+            return NotImplemented
+        starts = [sum(sizes[:index]) for index in range(len(sizes))]
+        return tuple(self._rows(start, size) for start, size in zip(starts, sizes, strict=True))
+
+    def _rows(self, start: int, size: int) -> Any:
+        shape, stop = (size, self.shape[1]), start + size
+        changes: dict[str, Tensor] = {}
+        if self._rowwise_data is not None:
+            changes["rowwise_data"] = self._rowwise_data[start:stop]
+            changes["rowwise_scale_inv"] = self.scales_buffer("row")[start // BLOCK : stop // BLOCK]
+        if self._columnwise_data is not None:
+            scales = self.scales_buffer("column")[:, start // BLOCK : stop // BLOCK]
+            changes["columnwise_data"] = self._columnwise_data[:, start:stop].contiguous()
+            changes["columnwise_scale_inv"] = repadded(scales, scale_shape(shape, tiles=True, columnwise=True))
+        return self.rebuilt(changes, shape=shape)

@@ -83,6 +83,10 @@ class Float8TensorStorage(QuantizedTensorStorage):
         elif rowwise_usage or columnwise_usage:
             self._codes()
 
+    def fsdp_buffer_fields(self) -> tuple[str, ...]:
+        """Return the attribute of the codes: the shards have one scale, of the largest amax. Rules: TEL-15."""
+        return ("_data",)
+
     def view(self, *shape: Any) -> Any:
         """Return the same bytes under another shape."""
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
@@ -101,6 +105,11 @@ class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
     def viewed(self, shape: tuple[int, ...]) -> Any:
         """Return the same bytes under another shape."""
         return self.rebuilt({"data": self._codes().view(shape)}, shape=shape)
+
+    def viewed_through(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return any view of the bytes: there are no blocks."""
+        codes = func(self._codes(), *args[1:], **kwargs)
+        return self.rebuilt({"data": codes}, shape=codes.shape)
 
     def pieces(self, sizes: list[int], dim: int) -> Any:
         """Return pieces along any dimension: there are no blocks."""
@@ -153,6 +162,14 @@ class Float8CurrentScalingQuantizer(Quantizer):
         if not isinstance(dst, Float8TensorStorage):
             got = f"destination {type(dst).__name__}"
             raise SettingError("Float8CurrentScalingQuantizer", got, "a Float8Tensor", "TEL-5")
+
+    def is_requantization_safe(self) -> bool:
+        """Return True: a tensor's bytes depend on nothing else. Rules: TEM-42."""
+        return True
+
+    def supports_only_rowwise_all_gather(self) -> bool:
+        """Return True: the codes serve both directions."""
+        return True
 
     def is_quantizable(self, inp: Tensor) -> bool:
         """Return True: every shape fits, without blocks."""
@@ -253,6 +270,10 @@ class Float8Quantizer(Float8CurrentScalingQuantizer):
         write(self.amax, raised, noop)
         scale = self.scale.reshape(1)
         return scale, torch.ones_like(scale) / scale
+
+    def is_requantization_safe(self) -> bool:
+        """Return False: the scale changes between calls. Rules: TEM-42."""
+        return False
 
     def _quantized_at_once(self, tensor: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return None: the scale is not the tensor's own."""

@@ -7,9 +7,39 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fp4ref.te.errors import NotSupportedError, TensorShapeError
+
+
+class Gathered:
+    """The hooks of a parameter whose shards send the buffers that `fsdp_extract_buffers` returns."""
+
+    _quantizer: Any
+    fsdp_extract_buffers: Any
+    rebuilt: Any
+
+    def fsdp_pre_all_gather(
+        self, mesh: Any, orig_size: Any, contiguous_orig_stride: Any, module: Any, mp_policy: Any
+    ) -> tuple[tuple[Tensor | None, ...], Any]:
+        """Return the buffers that a shard sends, and how they are taken over. Rules: TEL-15, TEL-38.
+
+        Errors: NotSupportedError for a format whose shards cannot be gathered; those of `fsdp_extract_buffers`.
+        """
+        buffers, meta = self.fsdp_extract_buffers()
+        if hasattr(self._quantizer, "with_amax_reduction"):
+            share_amax(self._quantizer, mesh)
+        return buffers, (meta,)
+
+    def fsdp_post_all_gather(
+        self, all_gather_outputs: tuple[Tensor, ...], metadata: Any, param_dtype: torch.dtype, *, out: Any = None
+    ) -> tuple[Any, tuple[Tensor, ...]]:
+        """Return the whole parameter from gathered buffers, in `out` if given. Rules: TEL-15."""
+        parts = whole_parts(all_gather_outputs, self.fsdp_extract_buffers()[0])
+        made = self.rebuilt(shape=parts[0].shape, dtype=param_dtype)
+        made.fsdp_assign_gathered(tuple(map(owned, parts)), *metadata)
+        return taken_over(out, made), all_gather_outputs
 
 
 def require_compact(operation: str, tensor: Any) -> None:
@@ -53,6 +83,16 @@ def repadded(scales: Tensor, shape: tuple[int, int]) -> Tensor:
     buffer = scales.new_zeros(shape)
     buffer[: scales.shape[0], : scales.shape[1]] = scales
     return buffer
+
+
+def taken_over(target: Any, made: Any) -> Any:
+    """Return `target` with the bytes of a gathered tensor, whose buffers it keeps where their shapes are equal."""
+    if target is None:
+        return made
+    for name in made.SETTINGS:
+        if hasattr(getattr(made, name), "BUFFERS"):  # a part of a hybrid tensor
+            setattr(target, name, taken_over(getattr(target, name), getattr(made, name)))
+    return received(target, {name.lstrip("_"): getattr(made, name) for name in made.BUFFERS}, None)
 
 
 def received(target: Any, values: dict[str, Tensor | None], new: Any) -> Any:

@@ -11,12 +11,19 @@ from torch import Tensor
 from fp4ref.te.cast import quantize
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.grouped_tensor import GroupedTensor
+from fp4ref.te.hybrid_quantizer import HybridQuantizer, IdentityQuantizer
+from fp4ref.te.hybrid_tensor import HybridQuantizedTensorStorage
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
 from fp4ref.te.swizzle import hadamard_fusion_eligible
 
 MEMBER = 128  # where one kernel serves a whole group, the rows of each member and K are multiples of this
 # What one launch for all members cannot vary.
 COMMON = ("optimize_for_gemm", "rowwise_usage", "columnwise_usage", "dtype", "with_rht", "with_2d_quantization")
+# What the operands of one product have alike.
+FORMATS = (
+    *("dtype", "block_scaling_dim", "force_pow_2_scales", "amax_epsilon", "with_rht", "with_2d_quantization"),
+    *("stochastic_rounding", "row_scaled_nvfp4", "nvfp4_use_4over6"),
+)
 
 
 def require_agreement(quantizers: Sequence[Any]) -> None:
@@ -24,14 +31,7 @@ def require_agreement(quantizers: Sequence[Any]) -> None:
 
     Rules: TEL-13.
     """
-    for index, quantizer in enumerate(quantizers):
-        if type(quantizer) is not type(quantizers[0]):
-            got = f"{type(quantizer).__name__} at index {index}"
-            raise SettingError("group", got, f"{type(quantizers[0]).__name__}, as at index 0", "TEL-13")
-        for name in COMMON:
-            first, mine = getattr(quantizers[0], name, None), getattr(quantizer, name, None)
-            if mine != first:
-                raise SettingError("group", f"{name}={mine} at index {index}", f"{first}, as at index 0", "TEL-13")
+    validate_grouped_quantizer_list(quantizers, names=COMMON)
 
 
 def split_quantize(
@@ -60,6 +60,8 @@ def split_quantize(
         got = f"sections of {sum(sections)} rows in all"
         raise TensorShapeError("split_quantize", got, f"{rows.shape[0]}", "TEL-13")
     require_agreement(quantizer_list)
+    if sections and isinstance(quantizer_list[0], HybridQuantizer):
+        return _split_by_parts(rows, sections, quantizer_list, disable_bulk_allocation)
     pieces = torch.split(rows, sections)
     each = list(zip(quantizer_list, pieces, drawn or [None] * len(sections), strict=True))
     if not each or disable_bulk_allocation or not isinstance(quantizer_list[0], NVFP4Quantizer):
@@ -67,6 +69,109 @@ def split_quantize(
     _require_one_kernel(rows, quantizer_list[0])
     swizzled = all(map(_eligible, quantizer_list, pieces))
     return [_as_member(*member, swizzled) for member in each]
+
+
+def _split_by_parts(
+    rows: Tensor, sections: list[int], quantizers: Sequence[HybridQuantizer], disable_bulk_allocation: bool
+) -> list[Any]:
+    """Quantize the rows of all ranges as a group of their own, and so the columns. Rules: TEL-13, TEL-56."""
+    first = quantizers[0]
+    own = first.columnwise_source == "rowwise_dequantized"
+    none: list[Any] = [None] * len(sections)
+    made, columns, source = none, none, rows
+    if first.rowwise_usage or (first.columnwise_usage and own):
+        each = [quantizer.rowwise_quantizer for quantizer in quantizers]
+        made = split_quantize(rows, sections, each, disable_bulk_allocation)
+    if first.columnwise_usage:
+        if own:
+            source = torch.cat([part.dequantize(dtype=rows.dtype) for part in made])
+        each = [quantizer.columnwise_quantizer for quantizer in quantizers]
+        columns = split_quantize(source, sections, each, disable_bulk_allocation)
+    return [
+        HybridQuantizedTensorStorage(
+            rowwise_storage=part if first.rowwise_usage else None,
+            columnwise_storage=column,
+            quantizer=quantizer,
+            fake_dtype=rows.dtype,
+        )
+        for part, column, quantizer in zip(made, columns, quantizers, strict=True)
+    ]
+
+
+def validate_grouped_quantizer_list(
+    quantizers: Sequence[Any], *, operand_name: str = "operand", names: Sequence[str] = FORMATS
+) -> None:
+    """Raise unless the members of a group are quantized alike in each direction.
+
+    names: the attributes that all members have alike.
+
+    Errors: SettingError that names the first member that is not.
+
+    Rules: TEL-13, TEL-56.
+    """
+    what = f"GroupedLinear {operand_name} quantizers"
+    for index, quantizer in enumerate(quantizers):
+        first = quantizers[0]
+        kinds = (
+            ("mix None and concrete quantizers", lambda each: each is None),
+            ("mix HybridQuantizer and non-hybrid quantizers", lambda each: isinstance(each, HybridQuantizer)),
+            ("mix Identity-backed and quantized directions", _exact_directions),
+        )
+        for mixed, kind in kinds:
+            if kind(first) != kind(quantizer):
+                got = f"{what} {mixed}: {type(quantizer).__name__} at index {index}"
+                raise SettingError("group", got, f"{type(first).__name__}, as at index 0", "TEL-13")
+        if not isinstance(first, HybridQuantizer):
+            _require_equal(first, quantizer, f"{what} use incompatible plain", index, names)
+            continue
+        for direction in ("rowwise", "columnwise"):
+            one, other = (getattr(each, f"{direction}_quantizer") for each in (first, quantizer))
+            _require_equal(one, other, f"{what} use incompatible {direction}", index, names)
+        if first.columnwise_source != quantizer.columnwise_source:
+            got = f"{what} have mixed columnwise source policies: {quantizer.columnwise_source!r} at index {index}"
+            raise SettingError("group", got, f"{first.columnwise_source!r}, as at index 0", "TEL-13")
+
+
+def _exact_directions(quantizer: Any) -> tuple[bool, ...]:
+    """Return which directions stay in high precision."""
+    both = (quantizer, quantizer)
+    if isinstance(quantizer, HybridQuantizer):
+        both = (quantizer.rowwise_quantizer, quantizer.columnwise_quantizer)
+    return tuple(isinstance(part, IdentityQuantizer) for part in both)
+
+
+def _require_equal(first: Any, other: Any, what: str, index: int, names: Sequence[str]) -> None:
+    if type(first) is not type(other):
+        got = f"{what} backend families: {type(other).__name__} at index {index}"
+        raise SettingError("group", got, f"{type(first).__name__}, as at index 0", "TEL-13")
+    for name in names:
+        mine, theirs = getattr(other, name, None), getattr(first, name, None)
+        if mine != theirs:
+            got = f"{what} backend configurations: {name}={mine} at index {index}"
+            raise SettingError("group", got, f"{theirs}, as at index 0", "TEL-13")
+
+
+def _split_quantize(
+    tensor: Tensor,
+    split_sizes: Sequence[int],
+    quantizers: Sequence[Any] | None,
+    activation_dtype: torch.dtype,
+    *,
+    with_quantized_output: bool = True,
+    compute_dbias: bool = False,
+    disable_bulk_allocation: bool = False,
+) -> tuple[Sequence[Any], list[Tensor] | None]:
+    """Return the row ranges of a tensor, quantized if there are quantizers, and the sums of their rows if asked for."""
+    pieces = torch.split(tensor, list(split_sizes))
+    sums = [piece.sum(dim=0) for piece in pieces] if compute_dbias else None
+    first = quantizers[0] if with_quantized_output and quantizers else None
+    if quantizers is not None and len(quantizers) != len(split_sizes):
+        got = f"quantizer count does not match the number of tensor splits, {len(quantizers)}"
+        raise SettingError("split_quantize", got, f"{len(split_sizes)}", "TEL-13")
+    if first is None or (type(first) is IdentityQuantizer and first.dtype in {None, activation_dtype}):
+        return torch.split(tensor.to(activation_dtype), list(split_sizes)), sums
+    assert quantizers is not None
+    return split_quantize(tensor, split_sizes, quantizers, disable_bulk_allocation), sums
 
 
 def _quantized(quantizer: Any, piece: Tensor, drawn: Any) -> Any:

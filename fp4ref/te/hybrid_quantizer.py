@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fp4ref.te.errors import NotSupportedError, SettingError
-from fp4ref.te.hybrid_tensor import HybridQuantizedTensorStorage, IdentityTensorStorage
+from fp4ref.te.errors import SettingError
+from fp4ref.te.hybrid_tensor import HybridQuantizedTensor, HybridQuantizedTensorStorage
+from fp4ref.te.identity_tensor import IdentityTensor, IdentityTensorStorage
+from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
 from fp4ref.te.quantizer import Quantizer
+from fp4ref.te.recipe import CustomRecipe, Recipe
 from fp4ref.te.roles import QuantizerRequest
 
 SOURCES = ("original", "rowwise_dequantized")
@@ -25,17 +27,32 @@ class IdentityQuantizer(Quantizer):
 
     def quantize_impl(self, tensor: Tensor) -> IdentityTensorStorage:
         """Return the tensor itself, held as a quantized one is."""
-        data = tensor.detach().to(self.dtype or tensor.dtype)
-        return IdentityTensorStorage(hp_data=data, quantizer=self, fake_dtype=data.dtype)
+        return self._holding(tensor.detach().to(self.dtype or tensor.dtype))
+
+    def _holding(self, data: Tensor, requires_grad: bool = False) -> IdentityTensorStorage:
+        if self.internal:
+            return IdentityTensorStorage(hp_data=data, quantizer=self, fake_dtype=data.dtype)
+        made = IdentityTensor(
+            shape=data.shape,
+            dtype=data.dtype,
+            hp_data=data,
+            quantizer=self,
+            device=data.device,
+            stride=data.stride(),
+            storage_offset=int(data.storage_offset()),
+        )
+        made.requires_grad_(requires_grad)
+        return made
 
     def update_quantized(self, src: Tensor, dst: Any, *, noop_flag: Tensor | None = None) -> Any:
-        """Copy values into the memory of `dst`, unless noop_flag[0] is 1. Rules: TEL-5, TEL-24."""
+        """Copy values into the memory of `dst`, or let it hold them, unless noop_flag[0] is 1. Rules: TEL-5, TEL-24."""
         self.require_destination(dst)
-        data = dst.read_in("row")
-        kept = data.clone() if noop_flag is not None else data
-        data.copy_(src)
-        if noop_flag is not None:
-            data.copy_(torch.where(noop_flag.reshape(-1)[0] == 1, kept, data))
+        values, held = src.detach().to(self.dtype or src.dtype), dst._hp_data
+        if held is None or (held.shape, held.dtype, held.device) != (values.shape, values.dtype, values.device):
+            if noop_flag is None or not bool(noop_flag.reshape(-1)[0]):
+                dst._hp_data, dst._dtype = values, values.dtype
+        else:
+            held.copy_(values if noop_flag is None else torch.where(noop_flag.reshape(-1)[0] == 1, held, values))
         return dst
 
     def require_destination(self, dst: Any) -> None:
@@ -46,9 +63,8 @@ class IdentityQuantizer(Quantizer):
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
         """Return a tensor without values."""
-        options.pop("requires_grad", None)
-        data = torch.empty(shape, dtype=self.dtype or dtype, device=device, **options)
-        return IdentityTensorStorage(hp_data=data, quantizer=self, fake_dtype=data.dtype)
+        requires_grad = options.pop("requires_grad", False)
+        return self._holding(torch.empty(shape, dtype=self.dtype or dtype, device=device, **options), requires_grad)
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
         """Do nothing: the memory of an existing tensor serves both directions."""
@@ -61,8 +77,15 @@ class IdentityQuantizer(Quantizer):
         """Return False: there are no scales."""
         return False
 
+    def _get_compatible_recipe(self) -> type[Recipe]:
+        return CustomRecipe
+
     def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
         """Accept every shape and type."""
+
+    def is_requantization_safe(self) -> bool:
+        """Return True: a tensor's bytes depend on nothing else. Rules: TEM-42."""
+        return True
 
     def is_quantizable(self, inp: Tensor) -> bool:
         """Return False: a part is gathered as it is."""
@@ -89,10 +112,14 @@ class HybridQuantizer(Quantizer):
     ) -> None:
         super().__init__(rowwise=True, columnwise=True)
         for name, given in (("rowwise", rowwise_quantizer), ("columnwise", columnwise_quantizer)):
-            if isinstance(given, QuantizerRequest) or not isinstance(given, Quantizer):
+            if isinstance(given, QuantizerRequest):
+                got = f"{name}_quantizer {type(given).__name__}"
+                raise TypeError(f"HybridQuantizer does not support nested QuantizerRequest objects: {got}")
+            if not isinstance(given, Quantizer):
                 raise TypeError(f"HybridQuantizer: {name}_quantizer {type(given).__name__}, need a Quantizer")
         if rowwise_quantizer is columnwise_quantizer:
-            raise SettingError("HybridQuantizer", "one quantizer for both directions", "distinct ones", "TEL-56")
+            got = "one quantizer for both directions; it requires distinct rowwise and columnwise instances"
+            raise SettingError("HybridQuantizer", got, "two quantizers", "TEL-56")
         if columnwise_source not in SOURCES:
             raise SettingError("HybridQuantizer", f"columnwise_source {columnwise_source!r}", " or ".join(SOURCES))
         self.rowwise_quantizer, self.columnwise_quantizer = rowwise_quantizer, columnwise_quantizer
@@ -148,19 +175,25 @@ class HybridQuantizer(Quantizer):
 
     def quantize_impl(self, tensor: Tensor) -> HybridQuantizedTensorStorage:
         """Quantize each direction that is asked for by its quantizer. Rules: TEL-56."""
-        rows = self.rowwise_quantizer.quantize_impl(tensor) if self.rowwise_usage else None
-        columns = None
-        if self.columnwise_usage:
-            columns = self.columnwise_quantizer.quantize_impl(self._source(tensor, rows))
-        return HybridQuantizedTensorStorage(
-            rowwise_storage=rows, columnwise_storage=columns, quantizer=self, fake_dtype=tensor.dtype
-        )
+        tensor = tensor.detach()
+        rows = self.rowwise_quantizer.quantize(tensor) if self.rowwise_usage else None
+        columns = self.columnwise_quantizer.quantize(self._source(tensor, rows)) if self.columnwise_usage else None
+        return self._of(rows, columns, tuple(tensor.shape), tensor.dtype, tensor.device)
+
+    def _of(
+        self, rows: Any, columns: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    ) -> HybridQuantizedTensorStorage:
+        """Return a tensor of two parts, storage if `internal`."""
+        parts = {"rowwise_storage": rows, "columnwise_storage": columns, "quantizer": self}
+        if self.internal:
+            return HybridQuantizedTensorStorage(**parts, fake_dtype=dtype)
+        return HybridQuantizedTensor(shape=shape, dtype=dtype, device=device, **parts)
 
     def _source(self, tensor: Tensor, rows: Any) -> Tensor:
         """Return the tensor itself, or the values of its quantized rows, as the quantizer's source of columns asks."""
-        if self.columnwise_source == "original":
+        if self._takes_original:
             return tensor
-        made = self.rowwise_quantizer.quantize_impl(tensor) if rows is None else rows
+        made = self.rowwise_quantizer.quantize(tensor) if rows is None else rows
         values: Tensor = made.dequantize(dtype=tensor.dtype)
         return values
 
@@ -183,13 +216,13 @@ class HybridQuantizer(Quantizer):
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
         """Return parts without values for the directions in use."""
-        parts = [
+        requires_grad = options.pop("requires_grad", False)
+        rows, columns = (
             quantizer.allocate(shape, dtype, device, **options) if used else None
             for quantizer, used in zip(self._both(), (self.rowwise_usage, self.columnwise_usage), strict=True)
-        ]
-        return HybridQuantizedTensorStorage(
-            rowwise_storage=parts[0], columnwise_storage=parts[1], quantizer=self, fake_dtype=dtype
         )
+        made = self._of(rows, columns, shape, dtype, device)
+        return made.requires_grad_(requires_grad) if isinstance(made, Tensor) else made
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
         """Do nothing: each part is prepared by its own quantizer."""
@@ -202,19 +235,34 @@ class HybridQuantizer(Quantizer):
         """Return False: scales are compact until a product reads them."""
         return False
 
+    def _get_compatible_recipe(self) -> type[Recipe]:
+        return CustomRecipe
+
     def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
         """Raise unless both quantizers take a shape and a type."""
         for quantizer in self._both():
             quantizer.require(shape, dtype)
 
+    def is_requantization_safe(self) -> bool:
+        """Return True if what each direction in use is made by can be used again. Rules: TEM-42."""
+        used = [self.rowwise_quantizer] if self.rowwise_usage else []
+        if self.columnwise_usage:
+            used += [self.columnwise_quantizer, *([] if self._takes_original else [self.rowwise_quantizer])]
+        return all(quantizer.is_requantization_safe() for quantizer in used)
+
+    def reconstructs_from_original(self) -> bool:
+        """Return True if columns are made from the tensor, or from rows that can be made again. Rules: TEM-42."""
+        return self._takes_original or self.rowwise_quantizer.is_requantization_safe()
+
+    @property
+    def _takes_original(self) -> bool:
+        return self.columnwise_source == "original"
+
+    def supports_only_rowwise_all_gather(self) -> bool:
+        """Return True if rows can only be gathered as rows, or the columns are NVFP4, which have no values alone."""
+        rows = self.rowwise_quantizer.supports_only_rowwise_all_gather()
+        return rows or isinstance(self.columnwise_quantizer, NVFP4Quantizer)
+
     def is_quantizable(self, inp: Tensor) -> bool:
         """Return False: parts are gathered in high precision."""
         return False
-
-
-def require_packable(quantizers: Iterable[Any]) -> None:
-    """Refuse quantizers whose tensors cannot be parameters."""
-    for quantizer in quantizers:
-        if isinstance(quantizer, (HybridQuantizer, IdentityQuantizer)):
-            got = f"a parameter by {type(quantizer).__name__}"
-            raise NotSupportedError("quantized_model_init", got, "a quantizer of one format for weights", "TEL-56")

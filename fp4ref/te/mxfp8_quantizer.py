@@ -64,6 +64,10 @@ class MXFP8Quantizer(Quantizer):
         shape = tuple(inp.shape)
         return len(shape) > 1 and not (shape[-1] % BLOCK or math.prod(shape[:-1]) % BLOCK)
 
+    def is_requantization_safe(self) -> bool:
+        """Return True: a tensor's bytes depend on nothing else. Rules: TEM-42."""
+        return True
+
     def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, int]:
         """Shape of the scales of a tensor. Rules: LAY-2."""
         return scale_shape(tuple(shape), columnwise=columnwise)

@@ -120,7 +120,7 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
         rows = {"_rowwise_scale_inv": shape[:-1].numel(), "_columnwise_scale_inv": shape[:-1].numel() // BLOCK}
         return tuple(getattr(self, name)[: rows.get(name)] for name in names), {"field_names": names}
 
-    def fsdp_assign_gathered(self, gathered: tuple[Tensor, ...], meta: dict[str, Any]) -> None:
+    def fsdp_assign_gathered(self, gathered: tuple[Any, ...], meta: dict[str, Any]) -> None:
         """Take over gathered buffers, and pad their scales with zeros again. Rules: TEL-15, LAY-2."""
         given = dict(zip(meta["field_names"], gathered, strict=True))
         for direction in ("row", "column"):

@@ -104,6 +104,10 @@ class NVFP4Quantizer(Quantizer):
         if not isinstance(dst, NVFP4TensorStorage):
             raise SettingError("NVFP4Quantizer", f"destination {type(dst).__name__}", "an NVFP4Tensor", "TEL-5")
 
+    def is_requantization_safe(self) -> bool:
+        """Return True unless rounding is stochastic. Rules: TEM-42."""
+        return not self.stochastic_rounding
+
     def is_quantizable(self, inp: Tensor) -> bool:
         """Return True if a tensor can be quantized and gathered: two dimensions at least, multiples of 16, one amax."""
         shape = tuple(inp.shape)

@@ -25,6 +25,11 @@ class _Quantize(torch.autograd.Function):
         return grad, None
 
 
+def can_reconstruct_wgrad_input_from_original(quantizer: Quantizer) -> bool:
+    """Return True if the columns of an input can be made later, from the input as it came. Rules: TEM-42."""
+    return quantizer.reconstructs_from_original()
+
+
 class Quantizer(abc.ABC):
     """Settings, and the methods that make quantized tensors with them.
 
@@ -174,6 +179,14 @@ class Quantizer(abc.ABC):
 
     def calibrate(self, tensor: Tensor) -> None:  # noqa: B027 - a hook for recipes with a history
         """Nothing: scales come from the tensor itself."""
+
+    def is_requantization_safe(self) -> bool:
+        """Return True if quantizing again gives the same bytes: nothing is drawn or remembered. Rules: TEM-42."""
+        return False
+
+    def reconstructs_from_original(self) -> bool:
+        """Return True if the columns of an input can be made later, from the input as it came. Rules: TEM-42."""
+        return self.is_requantization_safe()
 
     def supports_only_rowwise_all_gather(self) -> bool:
         """Return True if only the row direction can be gathered."""

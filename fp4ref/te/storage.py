@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from fp4ref.errors import Fp4Error
 from fp4ref.quantized import Quantized
 from fp4ref.spec import Spec
-from fp4ref.te.errors import SettingError
+from fp4ref.te.errors import NotSupportedError, SettingError
 
 
 class CodeMatrix(NamedTuple):
@@ -81,6 +82,11 @@ class QuantizedTensorStorage:
     def buffers(self) -> list[Tensor]:
         """Return the buffers that exist."""
         return [value for name in self.BUFFERS if (value := getattr(self, name)) is not None]
+
+    def with_buffers(self, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        """Return changed buffers by name, None for those that there are not: arguments of the constructor."""
+        values = {name: getattr(self, name) for name in self.BUFFERS}
+        return {name.lstrip("_"): None if value is None else change(value) for name, value in values.items()}
 
     def get_data_tensors(self) -> tuple[Tensor | None, ...]:
         """Return the buffers that hold elements, row direction first; None where there is none."""
@@ -179,6 +185,11 @@ class QuantizedTensorStorage:
         """Return the directions whose bytes exist: "row", "column"."""
         raise NotImplementedError
 
+    def get_usages(self) -> dict[str, bool]:
+        """Return which directions exist."""
+        held = self.directions()
+        return {"rowwise": "row" in held, "columnwise": "column" in held}
+
     def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
         """Keep the wanted directions and free the others; an error for one that is missing."""
         raise NotImplementedError
@@ -190,6 +201,30 @@ class QuantizedTensorStorage:
     def scales_buffer(self, direction: str) -> Tensor:
         """Return the buffer of one direction's scales."""
         raise NotImplementedError
+
+    def set_scales_buffer(self, direction: str, scales: Tensor) -> None:
+        """Give one direction another buffer of scales, in the place of that which `scales_buffer` returns."""
+        current = self.scales_buffer(direction)
+        name = next(name for name in self.BUFFERS if getattr(self, name) is current)
+        setattr(self, name, scales)
+
+    def fsdp_buffer_fields(self) -> tuple[str, ...]:
+        """Return the attributes of the buffers that a shard sends. Rules: TEL-15.
+
+        Errors: NotSupportedError for a format whose parts cannot be gathered.
+        """
+        got = f"{type(self).__name__}"
+        raise NotSupportedError("fsdp_buffer_fields", got, "a format whose shards can be gathered", "TEL-15")
+
+    def fsdp_extract_buffers(self) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
+        """Return the buffers that a shard sends, and their attributes. Rules: TEL-15."""
+        names = self.fsdp_buffer_fields()
+        return tuple(getattr(self, name) for name in names), {"field_names": names}
+
+    def fsdp_assign_gathered(self, gathered: tuple[Tensor | None, ...], meta: dict[str, Any]) -> None:
+        """Take over gathered buffers. Rules: TEL-15."""
+        for name, value in zip(meta["field_names"], gathered, strict=True):
+            setattr(self, name, value)
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """Return the values, rounded once to a high-precision type."""

@@ -37,7 +37,7 @@ def swizzle_in_place(tensor: Any, role: str, *, new: bool = False) -> None:
         assert moved is not None
         buffer = tensor.scales_buffer(direction)
         if new:
-            setattr(tensor, f"_{direction}wise_scale_inv", moved.scales.view(buffer.shape))
+            tensor.set_scales_buffer(direction, moved.scales.view(buffer.shape))
         else:
             buffer.view(-1).copy_(moved.scales.reshape(-1))
         debug.count("swizzle_standalone", role)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from fp4ref.te import fsdp
 from fp4ref.te.storage import QuantizedTensorStorage
 
 aten = torch.ops.aten
@@ -28,7 +29,7 @@ class _Dequantize(torch.autograd.Function):
         return grad, None
 
 
-class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[misc]
+class QuantizedTensor(torch.Tensor, fsdp.Gathered, QuantizedTensorStorage):  # type: ignore[misc]
     """A tensor of a high-precision type whose elements are quantized bytes.
 
     Views, copies and detaching keep the bytes. An operation in place is done on the values, which are quantized again
@@ -44,6 +45,8 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         dtype: torch.dtype = torch.float32,
         requires_grad: bool = False,
         device: torch.device | None = None,
+        stride: Iterable[int] | None = None,
+        storage_offset: int = 0,
         **settings: Any,
     ) -> Self:
         """Return a tensor from the storage's arguments, a shape and a nominal type."""
@@ -51,9 +54,10 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         if device is None:
             buffers = [value for value in values.values() if isinstance(value, Tensor)]
             device = buffers[0].device if buffers else torch.device("cpu")
-        instance = torch.Tensor._make_wrapper_subclass(
-            cls, tuple(shape), dtype=dtype, device=device, requires_grad=requires_grad
-        )
+        how: dict[str, Any] = {"dtype": dtype, "device": device, "requires_grad": requires_grad}
+        if stride is not None:
+            how |= {"strides": tuple(stride), "storage_offset": storage_offset}
+        instance = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), **how)
         instance._assign(**values, fake_dtype=dtype)
         return instance
 
@@ -91,6 +95,35 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         metadata = self.get_metadata() | (changes or {})
         sizes = self.shape if shape is None else tuple(shape)
         return type(self)(shape=sizes, dtype=dtype or self._dtype, **metadata)
+
+    @classmethod
+    def make_like(cls, tensor: Any, *, shape: Iterable[int] | None = None, dtype: torch.dtype | None = None) -> Any:
+        """Return a tensor that shares the bytes of another, under another shape or nominal type if given."""
+        return tensor.rebuilt(shape=shape, dtype=dtype)
+
+    def viewed_through(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what a view of torch makes of the bytes, or decline: most views break blocks."""
+        return NotImplemented
+
+    def like(self, source: Any) -> bool:
+        """Return True if `copy_from_storage` can copy a source's bytes: equal settings, and buffers of equal shapes."""
+        return bool(self._forms() == source._forms())
+
+    def _forms(self) -> list[Any]:
+        values = [getattr(self, name) for name in (*self.SETTINGS, *self.BUFFERS)]
+        return [tuple(value.shape) if isinstance(value, Tensor) else value for value in values]
+
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Any:
+        """Return zeros that are quantized alike, which a shard is copied into; zeros of another type are ordinary."""
+        if dtype != self._dtype or self._quantizer is None or len(shape) != self.dim():
+            return NotImplemented
+        made = self._quantizer.make_empty(shape, dtype=dtype, device=device)
+        for buffer in made.buffers():
+            buffer.zero_()
+        for name in self.BUFFERS:
+            if getattr(self, name) is None:
+                setattr(made, name, None)
+        return made
 
     @property
     def data(self) -> Any:
@@ -190,7 +223,7 @@ def _detach(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 @handles(aten.clone.default)
 def _clone(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return tensor.rebuilt(_each_buffer(tensor, torch.clone))
+    return tensor.rebuilt(tensor.with_buffers(torch.clone))
 
 
 @handles(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
@@ -207,7 +240,7 @@ def _expand(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _as_strided(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
     same = (tuple(args[1]), tuple(args[2])) == (tuple(tensor.shape), tensor.stride()) and not offset
-    return tensor.rebuilt() if same else NotImplemented
+    return tensor.rebuilt() if same else tensor.viewed_through(aten.as_strided.default, args, kwargs)
 
 
 @handles(aten.slice.Tensor)
@@ -215,23 +248,15 @@ def _slice(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     def whole(dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> bool:
         return not start and step == 1 and (end is None or end >= tensor.shape[dim])
 
-    return tensor.rebuilt() if whole(*args[1:], **kwargs) else NotImplemented
+    if whole(*args[1:], **kwargs):
+        return tensor.rebuilt()
+    return tensor.viewed_through(aten.slice.Tensor, args, kwargs)
 
 
 @handles(aten.new_zeros.default)
 def _new_zeros(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return zeros that are quantized alike, which a shard is copied into; zeros of another type are ordinary."""
-    quantizer, shape = tensor._quantizer, tuple(args[1])
-    if kwargs.get("dtype") not in {None, tensor._dtype} or quantizer is None or len(shape) != tensor.dim():
-        return NotImplemented
     device = torch.device(kwargs.get("device") or tensor.device)
-    made = quantizer.make_empty(shape, dtype=tensor._dtype, device=device)
-    for buffer in made.buffers():
-        buffer.zero_()
-    for name in tensor.BUFFERS:
-        if getattr(tensor, name) is None:
-            setattr(made, name, None)
-    return made
+    return tensor.zeros(tuple(args[1]), kwargs.get("dtype") or tensor._dtype, device)
 
 
 @handles(aten.record_stream.default)
@@ -247,7 +272,7 @@ def _to(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if dtype is not None and dtype != tensor._dtype:
         return NotImplemented
     return tensor.rebuilt(
-        _each_buffer(tensor, lambda buffer: buffer.to(device) if device is not None else buffer.clone())
+        tensor.with_buffers(lambda buffer: buffer.to(device) if device is not None else buffer.clone())
     )
 
 
@@ -257,21 +282,11 @@ def _copy(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not isinstance(target, QuantizedTensor):
         target.copy_(source.decode(target.dtype if target.dtype.is_floating_point else source._dtype))
         return target
-    if type(source) is type(target) and _like(source, target):
+    if type(source) is type(target) and target.like(source):
         target.copy_from_storage(source)
     else:
         target.quantize_(_values(source))
     return target
-
-
-def _like(source: Any, target: Any) -> bool:
-    names = (*target.SETTINGS, *target.BUFFERS)
-    mine, theirs = ([_shape_or_value(getattr(tensor, name)) for name in names] for tensor in (target, source))
-    return mine == theirs
-
-
-def _shape_or_value(value: Any) -> Any:
-    return tuple(value.shape) if isinstance(value, Tensor) else value
 
 
 @handles(aten.split.Tensor, aten.split_with_sizes.default)
@@ -282,11 +297,6 @@ def _split(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(sizes, int):
         sizes = [min(sizes, total - start) for start in range(0, total, sizes)]
     return tensor.pieces(list(sizes), dim % tensor.dim())
-
-
-def _each_buffer(tensor: Any, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor | None]:
-    values = {name: getattr(tensor, name) for name in tensor.BUFFERS}
-    return {name.lstrip("_"): None if value is None else change(value) for name, value in values.items()}
 
 
 def _resolve(shape: Iterable[int], count: int) -> tuple[int, ...]:

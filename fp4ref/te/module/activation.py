@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from fp4ref.te.errors import NotSupportedError, SettingError
-from fp4ref.te.storage import prepare_for_saving, restore_from_saved
+from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved, sharing_buffers
 
 Plain = Callable[[torch.Tensor], torch.Tensor]
 
@@ -107,7 +107,7 @@ class _InFloat32(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., torch.Tensor], kept_as: Any, *tensors: torch.Tensor) -> torch.Tensor:
-        kept = tensors if kept_as is None else [kept_as(tensor) for tensor in tensors]
+        kept = [_shared(tensor) if kept_as is None else kept_as(tensor) for tensor in tensors]
         saved, ctx.objects = prepare_for_saving(*kept)
         ctx.save_for_backward(*saved)
         ctx.function, ctx.dtypes = function, [tensor.dtype for tensor in tensors]
@@ -125,3 +125,8 @@ class _InFloat32(torch.autograd.Function):
             result = ctx.function(*wide)
         found = torch.autograd.grad(result, wide, grads[0].float())
         return None, None, *(grad.to(dtype) for grad, dtype in zip(found, ctx.dtypes, strict=True))
+
+
+def _shared(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor, or a quantized one's bytes in an object that may let go of them."""
+    return sharing_buffers(tensor) if isinstance(tensor, QuantizedTensorStorage) else tensor

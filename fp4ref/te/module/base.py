@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from fp4ref.te.errors import SettingError, TensorDTypeError
-from fp4ref.te.hybrid_quantizer import require_packable
 from fp4ref.te.module.device import default_device
 from fp4ref.te.module.initial_values import keep_initial_value, normal
 from fp4ref.te.module.operands import QuantizedOperands
@@ -202,7 +201,6 @@ class TransformerEngineBaseModule(QuantizedOperands):
     def _packed(self, name: str, value: torch.Tensor) -> torch.Tensor:
         self.init_fp8_metadata()
         quantizer = self.quantizer(self.weight_operands()[name])
-        require_packable([quantizer])
         quantizer.internal = quantizer.optimize_for_gemm = False
         quantizer.set_usage(rowwise=True, columnwise=torch.is_grad_enabled())
         parameter = torch.nn.Parameter(quantizer(value))

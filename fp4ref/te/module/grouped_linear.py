@@ -9,6 +9,7 @@ import torch
 
 from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
+from fp4ref.te.grouped import validate_grouped_quantizer_list
 from fp4ref.te.module.base import TransformerEngineBaseModule
 from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.module.grouped_function import GroupedCall, grouped_linear
@@ -180,10 +181,13 @@ class GroupedLinear(ParallelModule):
     ) -> None:
         """Give the call its quantizers, and its weights from the cache or anew."""
         call.backward_override = self.backward_override
+        if self.fp8_meta["recipe"].custom():
+            weight_quantizers = [self.quantizer(name) for name in self.weight_operands().values()]
+            validate_grouped_quantizer_list(weight_quantizers, operand_name="weight")
+        call.save_original_input = self.save_original_input and self.reconstructs_input("input0")
         for group in range(self.num_gemms):
             call.input_quantizers.append(self.activation_quantizer(f"input{group}", communicated=False))
             call.grad_output_quantizers.append(self.activation_quantizer(f"grad_output{group}", communicated=False))
-            self.require_quantized_input(f"input{group}", self.save_original_input)
 
         def quantized(*weights: torch.Tensor) -> tuple[Any, ...]:
             names = self.weight_operands()

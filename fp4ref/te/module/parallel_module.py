@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -191,7 +192,7 @@ class ParallelModule(TransformerEngineBaseModule):
                 operands["grad_output"], communicated=parallel.gathers_grad_output
             )
             call.quantized_weight = self.quantized_weight(x, weight, operands["weight"], workspace, is_first_microbatch)
-            self.require_quantized_input(operands["input"], save_original_input)
+            call.save_original_input = save_original_input and self.reconstructs_input(operands["input"])
         elif isinstance(weight, QuantizedTensor):
             weight = weight.dequantize()
         if self.fp8_calibration and not self.fp8:
@@ -199,11 +200,25 @@ class ParallelModule(TransformerEngineBaseModule):
             self.quantizer(operands["weight"]).calibrate(weight.detach())
         return linear(x, weight, bias, call)  # type: ignore[no-any-return]
 
-    def require_quantized_input(self, operand: str, save_original_input: bool) -> None:
-        """Raise if an input is to be quantized again with a scale that may have changed since. Rules: TEL-44."""
-        if save_original_input and type(self.quantizer(operand)) is Float8Quantizer:
-            got = "save_original_input=True with delayed scaling"
+    def reconstructs_input(self, operand: str) -> bool:
+        """Return True if an input can be quantized again for wgrad, with the same columns; warn if not.
+
+        Errors: SettingError for the recipe of delayed scaling, whose scale may have changed since.
+
+        Rules: TEL-44, TEM-42.
+        """
+        quantizer = self.quantizer(operand)
+        if self.backward_override is not None or quantizer.reconstructs_from_original():
+            return True
+        delayed = type(quantizer) is Float8Quantizer
+        if delayed and not self.fp8_meta["recipe"].custom():
+            got = "save_original_input=True: DelayedScaling recipe is not supported with save_original_input"
             raise SettingError(type(self).__name__, got, "save_original_input=False", "TEL-44")
+        reason = "the input quantizer cannot safely reconstruct the backward operand from the original input"
+        if delayed:
+            reason = "save_original_input is incompatible with delayed-scaling quantizers (Float8Quantizer)"
+        warnings.warn(f"Ignoring save_original_input=True because {reason}.", stacklevel=2)
+        return False
 
     def activation_quantizer(self, operand: str, *, communicated: bool) -> Any:
         """Return the quantizer of an operand that lives for one call; only one that is not communicated is swizzled."""
