@@ -43,9 +43,9 @@ OR_ELSE: dict[str, str] = {Slot.SCALE_CODEC: Slot.SCALE, MAXIMA: Slot.BLOCK}  # 
 def worst(spec: Spec, cells: Mapping[str, Cell], count: int, diagnosis: Diagnosis | None = None) -> list[str]:
     """Return the rules that fail in a case, the likeliest cause first.
 
-    The rules of the first stage that the diagnosis finds wrong come before all others. count: how many cases fail. A rule
-    is likelier the more of its own cases fail, and the more of all that fail are its own. A rule that is at stake in some
-    inputs only comes last if most of the cases that fail are others.
+    The rules of the first stage that the diagnosis finds wrong come before all others. count: how many cases fail.
+    A rule is likelier the more of its own cases fail, and the more of all that fail are its own. A rule that is at
+    stake in some inputs only comes last if most of the cases that fail are others.
 
     Rules: CNF-2.
     """
