@@ -1,5 +1,8 @@
 """Check a built site with axe-core in Chromium, on a light desktop and a dark phone, and that nothing is cut or hidden.
 
+What is seen is measured in all four combinations of theme and device: nothing is wider than the window or cut off, each
+picture is there, and its text has contrast with what is drawn behind it.
+
     python .ci/axe.py HTML [PAGE ...]
 
 Without names of pages: one of each kind; `all`: every page, and of the pages of rules one. It needs axe-core-python,
@@ -13,6 +16,7 @@ import http.server
 import sys
 import threading
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 
 from selenium import webdriver
@@ -31,12 +35,14 @@ KINDS = (
     "howto/cublas-te.html",
     "notebooks/quantize-notebook.html",
     "tutorials/check-my-kernel.html",
+    "tutorials/megatron-accelerate.html",
     "reference/fp4ref.html",
     "rule/blk-3.html",
     "wrong-dump.html",
 )
 RULE = "rule/blk-3.html"
 SIZES = {"desktop": (1400, 900), "phone": (390, 844)}
+AXE = {("light", "desktop"), ("dark", "phone")}  # contrast is the theme's, order and size the device's
 COLUMNS = 8  # a table of so many fits on a desktop; every other one scrolls in a box of its own
 SEEN = f"""
 const found = [], beyond = document.documentElement.scrollWidth - innerWidth;
@@ -45,6 +51,26 @@ for (const table of innerWidth < 1000 ? [] : document.querySelectorAll("article 
   const wider = Math.round(table.getBoundingClientRect().width - table.parentElement.clientWidth);
   if (wider > 1 && table.rows[0].cells.length <= {COLUMNS}) {{
     found.push(`a table is ${{wider}} px wider than its text: ${{table.rows[0].innerText.replace(/\\s+/g, " ")}}`);
+  }}
+}}
+const name = (one) => [one.tagName.toLowerCase(), ...one.classList].join(".");
+const within = (one, held) => one && (held(getComputedStyle(one)) || within(one.parentElement, held));
+for (const one of document.body.querySelectorAll("*")) {{
+  const style = getComputedStyle(one), box = one.getBoundingClientRect();
+  if (!box.width || !box.height || style.visibility === "hidden" || style.position === "fixed") continue;
+  const past = box.right > innerWidth + 1 && box.left < innerWidth;
+  if (past && !within(one.parentElement, (own) => own.overflowX !== "visible")) {{
+    found.push(`${{name(one)}} ends ${{Math.round(box.right - innerWidth)}} px beyond the window`);
+  }}
+  const cut = (flow, whole, shown) => /hidden|clip/.test(flow) && shown > 2 && whole > shown + 2;
+  const across = cut(style.overflowX, one.scrollWidth, one.clientWidth);
+  if ((across || cut(style.overflowY, one.scrollHeight, one.clientHeight)) && one.innerText?.trim()) {{
+    found.push(`${{name(one)}} cuts off its text: ${{one.innerText.trim().slice(0, 60)}}`);
+  }}
+}}
+for (const cell of document.querySelectorAll("td, th, figcaption, h1, h2, h3, h4, p, li, dt")) {{
+  if (cell.clientWidth && cell.scrollWidth > cell.clientWidth + 2) {{
+    found.push(`text runs out of ${{name(cell)}}: ${{cell.innerText.slice(0, 60)}}`);
   }}
 }}
 for (const button of document.querySelectorAll("button.copy")) {{
@@ -64,6 +90,47 @@ if (entry && innerWidth > 1000 && entry.getBoundingClientRect().bottom > innerHe
   found.push("the side bar does not show the page's own entry");
 }}
 return found;
+"""
+CONTRAST = 4.5  # of text in a picture, as WCAG asks of text
+# A picture's text, and the last shape that was drawn under its middle. A pattern is taken for what it covers.
+PICTURES = f"""
+const done = arguments[arguments.length - 1], found = [];
+const parts = (colour) => colour.match(/^rgba?\\(([^)]*)\\)$/)?.[1].split(/[ ,\\/]+/).map(Number);
+const light = (colour) => colour.slice(0, 3).reduce((sum, part, i) => {{
+  const value = part / 255;
+  return sum + [0.2126, 0.7152, 0.0722][i] * (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+}}, 0);
+const contrast = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
+const filled = (shape) => {{
+  const style = getComputedStyle(shape), colour = parts(style.fill);
+  return colour && (colour[3] ?? 1) > 0.5 && style.fillOpacity > 0.5 && style.opacity > 0.5 ? colour : null;
+}};
+const page = parts(getComputedStyle(document.body).backgroundColor);
+const pictures = [...document.images].filter((one) => one.offsetParent);
+for (const one of pictures) if (!one.complete || !one.naturalWidth) found.push(`a picture is missing: ${{one.src}}`);
+const drawn = [...new Set(pictures.map((one) => one.src))].filter((src) => new URL(src).pathname.endsWith(".svg"));
+Promise.all(drawn.map(async (src) => {{
+  const holder = document.createElement("div");
+  holder.style = "position: absolute; left: 0; top: 0; visibility: hidden";
+  holder.attachShadow({{ mode: "open" }}).innerHTML = (await (await fetch(src)).text()).replace(/^[^]*?(?=<svg)/, "");
+  document.body.append(holder);
+  const under = [];
+  for (const shape of holder.shadowRoot.querySelectorAll("rect, path, circle, ellipse, polygon, text")) {{
+    if (shape.closest("defs, clipPath, pattern")) continue;
+    const box = shape.getBoundingClientRect(), colour = filled(shape);
+    if (shape.tagName !== "text") {{
+      if (colour) under.push([box, colour]);
+      continue;
+    }}
+    const x = box.left + box.width / 2, y = box.top + box.height / 2;
+    const back = under.findLast(([b]) => b.left <= x && x <= b.right && b.top <= y && y <= b.bottom)?.[1] ?? page;
+    const told = contrast(colour ?? back, back);
+    if (shape.textContent.trim() && told < {CONTRAST}) {{
+      found.push(`${{src.split("/").pop()}}: text with contrast ${{told.toFixed(1)}}: ${{shape.textContent}}`);
+    }}
+  }}
+  holder.remove();
+}})).then(() => done(found));
 """
 # Axe's time grows with the square of the cells: of a page with thousands, four rows are left in each table.
 RUN = """
@@ -97,9 +164,11 @@ def pages(html: Path) -> list[str]:
 
 
 def findings(driver: webdriver.Chrome, script: str) -> list[str]:
-    """Run axe on the page that is shown, measure what is seen, and return the findings, one line each."""
+    """Measure what is seen of the page that is shown, run axe if a script is given, and return the findings."""
+    seen = [*driver.execute_script(SEEN), *driver.execute_async_script(PICTURES)]
+    if not script:
+        return seen
     driver.execute_script(script)
-    seen = list(driver.execute_script(SEEN))
     found = driver.execute_async_script(RUN)
     return [
         f"{one['id']} ({one['impact']}): {one['help']}; {len(one['nodes'])} times, first {one['nodes'][0]['target']}"
@@ -117,14 +186,15 @@ def main(html: Path, names: list[str]) -> int:
     driver.set_script_timeout(300)
     driver.command_executor.client_config.timeout = 330  # the script's own limit comes first
     try:
-        for theme, (device, size) in zip(("light", "dark"), SIZES.items(), strict=True):
+        for theme, (device, size) in product(("light", "dark"), SIZES.items()):
+            axe = (theme, device) in AXE
             media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
             driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
             driver.set_window_size(*size)
             for name in pages(html) if names == ["all"] else names or KINDS:
                 driver.get(f"http://127.0.0.1:{server.server_port}/{name}")
                 count += 1
-                for line in findings(driver, script):
+                for line in findings(driver, script if axe else ""):
                     wrong += 1
                     print(f"{name}, {theme}, {device}: {line}")
     finally:

@@ -268,6 +268,8 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("te.fp8_block@2.9", "te.<wbr>fp8_<wbr>block@<wbr>2.9"),
         ("-0.10009765625", "-0.10009765625"),
         ("1,835,008", "1,835,008"),
+        ("36 (NVFP4)", "36 (NVFP4)"),
+        ("fn(NVFP4)", "fn(<wbr>NVFP4)"),
         ("m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "m(32,<wbr>4,*) k(4,*): k0 m1 m0 k1 m2"),
     ):
         assert breaks.cells(code.format(given)) == code.format(expected)
@@ -293,6 +295,7 @@ def test_plain_text_scrolls_only_where_its_columns_are_aligned():
     assert marks("$ fp4ref where 37 130\nelement (37, 130)\n  tiled byte = 1108") == []
     assert marks("  spec   SQNR dB\n  nvfp4  20.41") == ["columns"]
     assert marks(f"  t = block_scale(a, g)   BLK-3{' ' * 90}") == ["columns", "long"]
+    assert marks(f"  spec   SQNR dB\nrests on {'cases ' * 20}") == ["columns"]
     context = {"body": '<code><span class="pre">fp4ref</span> <span class="pre">--source</span></code>'}
     breaks.page(None, "", "", context, None)
     assert '<span class="pre whole">--source</span>' in context["body"]

@@ -16,6 +16,7 @@ from rich.console import Console
 import fp4ref
 from fp4ref.cli import main
 from fp4ref.cli.verify_text import print_kernel
+from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.judge.cases import judge
@@ -29,7 +30,7 @@ from fp4ref.conformance.vectors.text import Mismatch
 from fp4ref.conformance.verdict.dump_report import Cell
 from fp4ref.conformance.verdict.dumps import DumpRequest, verify
 from fp4ref.conformance.verdict.kernel_report import KernelReport
-from fp4ref.conformance.verdict.violated import worst
+from fp4ref.conformance.verdict.violated import broken, worst
 from fp4ref.diagrams.overview import AWAY
 from fp4ref.layout import layout
 from fp4ref.spec_root import spec_root
@@ -136,6 +137,27 @@ def test_no_rule_of_other_inputs_is_named_first(differing, cells, expected):
     found = worst(fp4ref.NVFP4, {rule: Cell(*counts) for rule, counts in cells.items()}, differing)
     assert found[0] == expected
     assert set(found) == set(cells)
+
+
+@pytest.mark.rule("CNF-2")
+@pytest.mark.parametrize(
+    ("name", "expected"), [("block-signed", ["BLK-2"]), ("block-2-across", ["BLK-1"]), ("block-3-down", ["BLK-1"])]
+)
+def test_the_broken_rule_of_a_maximum_is_not_that_of_the_cut(name, expected):
+    diagnosis = Diagnosis(conforms=False, explanations=(Explanation((name,), "block", ""),), first_stage="block")
+    assert broken(diagnosis, fp4ref.NVFP4, ["BLK-3", "BLK-1", "BLK-2"]) == expected
+    assert broken(diagnosis, fp4ref.NVFP4, ["BLK-3", "BLK-1"]) == ["BLK-1"]
+
+
+@pytest.mark.rule("CNF-2")
+def test_rules_of_the_first_wrong_stage_are_named_first():
+    """Where two mistakes together explain the bytes, no rule is called broken; those of the first one come first."""
+    cells = {"BLK-4": Cell(0, 45), "E2M1-3": Cell(0, 12), "GLB-2": Cell(0, 45)}
+    one = Explanation(("element-clamp-4", "nan-6"), "code", "")
+    diagnosis = Diagnosis(conforms=False, explanations=(one,), first_stage="code")
+    assert worst(fp4ref.NVFP4, cells, 45)[0] == "BLK-4"
+    assert worst(fp4ref.NVFP4, cells, 45, diagnosis)[0] == "E2M1-3"
+    assert broken(diagnosis, fp4ref.NVFP4, list(cells)) == []
 
 
 @pytest.mark.rule("CNF-2", "E2M1-3")

@@ -27,6 +27,7 @@ from measured import Kind, Result, elements, files, is_peer, largest, shapes
 ROOT = Path(__file__).resolve().parents[2]
 GPT = ROOT / "docs/recorded/te_gpt.json"
 LEFT = MARGIN + 250.0
+LIMITS = 48  # room at the left of a panel for its limits
 
 
 class Bar(NamedTuple):
@@ -80,7 +81,8 @@ def training_loss(theme: str) -> str:
 def _panel(page: Canvas, y: float, name: str, curve: np.ndarray, limits: tuple[float, float], high: float) -> float:
     """Draw one curve in a frame, with its limits at the left; return the y below."""
     low, top = limits
-    page.text(MARGIN, y + high / 2 + 4, name, size=11, bold=True)
+    lines = wrap(name, LEFT - MARGIN - LIMITS, 11, bold=True)
+    page.lines(MARGIN, y + high / 2 + 12 - 7.7 * len(lines), lines, size=11, bold=True)
     page.box(LEFT, y, 784 - LEFT, high, "paper", stroke="faint")
     page.text(LEFT - 4, y + 10, f"{top:.3g}", size=9, anchor="end", mono=True, kind="muted")
     page.text(LEFT - 4, y + high, f"{low:.3g}", size=9, anchor="end", mono=True, kind="muted")

@@ -16,12 +16,13 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.terminal_theme import SVG_EXPORT_THEME
+from rich.terminal_theme import SVG_EXPORT_THEME, TerminalTheme
 from rich.text import Text
 
 HERE = Path(__file__).resolve().parent
 TARGET = HERE.parent / "diagnosis.svg"
 WIDTH = 126
+INK = (222, 222, 222)  # its dim shade has the contrast that small text needs
 COMMAND = "fp4ref verify --kernel ties_up.py:quantize --spec nvfp4 --limit 4"
 
 
@@ -44,7 +45,9 @@ def svg(printed: str) -> str:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text.assemble(("$ ", "bold green"), COMMAND))
     console.print(Text.from_ansi(printed.rstrip()), end="\n\n")
-    drawn = console.export_svg(title="fp4ref verify", theme=SVG_EXPORT_THEME, unique_id="fp4ref")
+    colours = [tuple(SVG_EXPORT_THEME.ansi_colors[i]) for i in range(16)]
+    theme = TerminalTheme(tuple(SVG_EXPORT_THEME.background_color), INK, colours[:8], colours[8:])
+    drawn = console.export_svg(title="fp4ref verify", theme=theme, unique_id="fp4ref")
     drawn = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
     drawn = drawn.replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")
     first = Text.from_ansi(printed).plain.splitlines()[0]

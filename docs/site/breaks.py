@@ -1,6 +1,6 @@
 """Text breaks where a reader would break it: names in tables do, numbers, dates and options do not.
 
-A block of plain text is marked as `columns` if its words are aligned, and as `long` if a line is longer than a page.
+A block of plain text is marked as `columns` if words are aligned, and as `long` if such a line is longer than a page.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 CELL = re.compile(r"<t[dh][ >].*?</t[dh]>", re.DOTALL)
 TEXT = re.compile(r"(?<=>)[^<]+(?=<)")
-PLACE = re.compile(r"(?<=[._,:@/()*|^=-])(?=[A-Za-z])|(?<=@)(?=\d)")
+PLACE = re.compile(r"(?<=[._,:@/)*|^=-])(?=[A-Za-z])|(?<=\w\()(?=[A-Za-z])|(?<=@)(?=\d)")
 LIST = re.compile(r"(?<=,)(?=\d)(?!\d{3}\b)")  # in a long list of numbers, such as a layout's table; not of thousands
 DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 LONG = 24
 OPTION = re.compile(r'<span class="pre">(?=--?\w[\w-]*</span>)')
 PLAIN = re.compile(r'<div class="highlight-text(?= notranslate"><div class="highlight"><pre>(.*?)</pre>)', re.DOTALL)
 ALIGNED = re.compile(r"\S {2,}\S")
-PAGE = 100  # characters of a line of code on a page
+PAGE = 96  # characters of a line of code on a page
 
 
 def breakable(text: str) -> str:
@@ -36,7 +36,8 @@ def cells(body: str) -> str:
 def marked(block: re.Match[str]) -> str:
     """Return the beginning of a block of plain text, with the classes that its lines need."""
     lines = unescape(re.sub("<[^>]*>", "", block[1])).split("\n")
-    found = [("columns", any(map(ALIGNED.search, lines))), ("long", max(map(len, lines)) > PAGE)]
+    aligned = [len(line) for line in lines if ALIGNED.search(line)]
+    found = [("columns", bool(aligned)), ("long", max(aligned, default=0) > PAGE)]
     return " ".join([block[0], *(name for name, true in found if true)])
 
 

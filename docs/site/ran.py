@@ -21,7 +21,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from fp4ref.cli import main
 
-WIDTH = 100
+WIDTH = 96  # columns of a block of code on a desktop
 RULE = re.compile(r'href="#([A-Z][A-Z0-9]*-\d+)"')
 STATUS = re.compile(r"  # exit status (\d)$")
 

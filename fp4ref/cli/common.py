@@ -166,7 +166,7 @@ def console() -> Console:
     """Return standard output: as wide as the terminal, or as the content where there is none, and plain there."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    return Console(highlight=False, width=terminal_width() or PIPE_WIDTH)
 
 
 def wrapped_text(text: str, indent: int, width: int | None) -> list[str]:
@@ -178,8 +178,8 @@ def wrapped_text(text: str, indent: int, width: int | None) -> list[str]:
 
 
 def terminal_width() -> int | None:
-    """Return columns of the terminal; None without one, where nothing needs to be wrapped."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    """Return the columns of the terminal, or those that COLUMNS asks for; None without either: nothing is wrapped."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or os.environ.get("COLUMNS") else None
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:

@@ -6,7 +6,6 @@ import functools
 import json
 import math
 import operator
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.analysis import ErrorStatistics, error_statistics, natural_direction
-from fp4ref.cli.common import force_option, load_spec, printable, progress, spec_files, table
+from fp4ref.cli.common import force_option, load_spec, printable, progress, spec_files, table, terminal_width
 from fp4ref.cli.quantize import DTYPES
 from fp4ref.cli.report_rows import Row, numbers
 from fp4ref.cli.selection import is_pattern, select
@@ -147,7 +146,7 @@ def _total(rows: list[Row], label: str) -> ErrorStatistics | None:
 
 
 def _lines(source: Path, rows: list[Row], total: dict[str, ErrorStatistics]) -> Iterator[str]:
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    width = terminal_width() or sys.maxsize
     for row in rows:
         yield f"{row.name}  {row.dtype} {list(row.shape)}"
         yield from _side_by_side(row.results, width)

@@ -171,7 +171,7 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
         _print_table(out, ("case", "what", "input", "scale", "expected", "got", "special input"), found)
     others = [f"{j.case.id} {item}" for j in report.failures for item in j.mismatches][:limit]
     _print(out, ["", *others] if others else [])
-    failing = worst(report.spec, report.rules, len(report.failing))
+    failing = worst(report.spec, report.rules, len(report.failing), report.diagnosis)
     rules = [_held(rule, cell) for rule, cell in sorted(report.rules.items()) if rule not in failing]
     whole = [name for name, cell in report.families.items() if cell.passed == cell.total]
     _print(out, [""])
@@ -189,7 +189,7 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
 
 def violated_lines(diagnosis: Diagnosis | None, spec: Spec, cells: Mapping[str, Cell], count: int) -> list[str]:
     """Name the broken rule; where the diagnosis does not tell, the rules that decide wrong bytes. Rules: CNF-2."""
-    failing = worst(spec, cells, count)
+    failing = worst(spec, cells, count, diagnosis)
     named = broken(diagnosis, spec, failing)
     if not named:
         said = ", ".join(_held(rule, cells[rule]) for rule in failing)

@@ -13,7 +13,7 @@ MONOSPACE = "Menlo, Consolas, 'Liberation Mono', 'DejaVu Sans Mono', monospace"
 COLOURS = {
     "paper": ("#ffffff", "#15181d"),
     "ink": ("#1b1b1b", "#ececec"),
-    "muted": ("#565656", "#b4b4b4"),
+    "muted": ("#565656", "#bcbcbc"),
     "edge": ("#6b6b6b", "#8f8f8f"),
     "faint": ("#d4d4d4", "#3b4048"),
     "hatch": ("#a8a8a8", "#5b616b"),
@@ -34,7 +34,9 @@ def css(theme: str = "auto") -> str:
     """Return the style sheet of a figure; auto follows the reader's preference, which PNG renderers ignore."""
     if theme not in THEMES:
         raise DomainError("diagram", f"theme {theme!r}", f"one of {', '.join(THEMES)}")
-    rules = [f".{PREFIX}-sans{{font-family:{SANS}}}", f".{PREFIX}-mono{{font-family:{MONOSPACE}}}"]
+    # Without this, a browser that hints rounds the width of each letter to pixels, and text outgrows a scaled figure.
+    rules = ["text{text-rendering:geometricPrecision}"]
+    rules += [f".{PREFIX}-sans{{font-family:{SANS}}}", f".{PREFIX}-mono{{font-family:{MONOSPACE}}}"]
     rules += [f".{PREFIX}-fill-none{{fill:none}}", f".{PREFIX}-line-none{{stroke:none}}"]
     rules += [f".{PREFIX}-fill-pad{{fill:url(#{PREFIX}-hatch)}}", f".{PREFIX}-line-mark{{stroke-width:3}}"]
     rules += _colour_rules(theme == "dark")

@@ -136,6 +136,9 @@ function link() {
   return `#${said.map(([name, text]) => `${name}=${encodeURIComponent(text).replace(/%2C/g, ",").replace(/%3A/g, ":")}`).join("&")}`;
 }
 
+const CHOICES = ["spec", "direction", "layout", "packing", "dtype", "compare", "show"];
+const LINKED = [...CHOICES, "shape", "byte", "element", "values", "set"];
+
 // Take the settings from the page's link; what it does not name is as on the page without a link.
 function follow() {
   const start = new URLSearchParams(location.hash.slice(1)), wrong = [];
@@ -145,7 +148,7 @@ function follow() {
     wrong.push(`${name}=${text}`);
     return first;
   };
-  for (const name of ["spec", "direction", "layout", "packing", "dtype", "compare", "show"]) {
+  for (const name of CHOICES) {
     const asked = start.get(name) ?? DEFAULTS[name] ?? "";
     const known = [...byId(name).options].some((option) => option.value === asked);
     if (!known) wrong.push(`${name}=${asked}`);
@@ -156,6 +159,11 @@ function follow() {
   chosen = taken("element", /^\d+,\d+$/, DEFAULTS.element).split(",").map(Number);
   byId("values").value = start.get("values") ?? "";
   made = "";
+  const set = start.get("set")?.split(",").map((item) => /^(\d+):(0x[0-9a-f]{8})$/.exec(item)) ?? [];
+  if (set.includes(null)) wrong.push(`set=${start.get("set")}`);
+  for (const name of new Set(start.keys())) {
+    if (!LINKED.includes(name) || start.getAll(name).length > 1) wrong.push(`${name}=${start.getAll(name).join(` and ${name}=`)}`);
+  }
   if (wrong.length) { // another answer than the one that was asked for would be taken for it
     byId("problem").textContent = `link: ${wrong.join(", ")}, need what this page offers`;
     return clear();
@@ -163,10 +171,7 @@ function follow() {
   const element = chosen;
   update();
   if (!model) return;
-  for (const item of start.get("set")?.split(",") ?? []) {
-    const [, index, bits] = /^(\d+):(0x[0-9a-f]{8})$/.exec(item) ?? [];
-    if (index !== undefined && Number(index) < model.x.length) model.x.set(Number(index), M.parse(bits));
-  }
+  for (const [, index, bits] of set) if (Number(index) < model.x.length) model.x.set(Number(index), M.parse(bits));
   if (start.get("set")) update();
   if (!start.has("element") || element.join() === chosen.join()) return;
   [byId("row").value, byId("column").value] = element;

@@ -109,7 +109,7 @@ def of_kernel(report: KernelReport) -> View:
         for kind, (case, finding) in report.first.items()
     ]
     errors = list(report.errors)
-    failing = worst(report.spec, report.rules, len(report.failing))
+    failing = worst(report.spec, report.rules, len(report.failing), report.diagnosis)
     exhibits = _shown(_kernel_exhibits(report), errors)
     return View(
         f"{report.subject} under {report.spec.name}",
@@ -182,7 +182,9 @@ def of_dump(report: DumpReport, request: DumpRequest) -> View:
     """Return the view of a dump's report; its tensors that differ are read again. Rules: CNF-2."""
     errors = list(report.errors)
     cells = dump_cells(report)
-    failing = worst(report.results[0].spec, cells, differing(report)) if report.results else []
+    failing = []
+    if report.results:
+        failing = worst(report.results[0].spec, cells, differing(report), report.diagnosis)
     tests = [
         ReportLine(result.spec.name, f"{result.name or 'tensor'}:{result.compared.direction}", _differing(result))
         for result in report.results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fp4ref.conformance.diagnosis.explanations import Diagnosis
@@ -15,7 +16,8 @@ from fp4ref.spec import Spec
 
 DIRECTIONS: tuple[Direction, ...] = ("row", "column")
 NAMED = 3  # rules that are named where nothing tells which of them is broken
-ELEMENT, SCALE = "the element's format", "the scale's format"
+ELEMENT, SCALE, MAXIMA = "the element's format", "the scale's format", "the maximum of a block"
+WIDER = re.compile(r"block-\d+-(across|down)")  # blocks that are cut otherwise; other mistakes of blocks are of maxima
 OF_STAGE: dict[str, tuple[str, ...]] = {  # rules and chapters that decide what a stage of the quantizer does
     Slot.DIRECTION: ("BLK-8", "DEQ-4"),
     Slot.INPUT: ("NUM",),
@@ -23,6 +25,7 @@ OF_STAGE: dict[str, tuple[str, ...]] = {  # rules and chapters that decide what 
     Slot.AMAX: ("BLK-2", "GLB-1", "GLB-5"),
     Slot.GLOBAL: ("GLB",),
     Slot.BLOCK: ("BLK-1", "BLK-7"),
+    MAXIMA: ("BLK-2",),
     Slot.SCALE: ("BLK-3", "MXS"),
     Slot.SCALE_CODEC: (SCALE,),
     Slot.SEARCH: ("FOS",),
@@ -34,14 +37,15 @@ OF_STAGE: dict[str, tuple[str, ...]] = {  # rules and chapters that decide what 
     Slot.PADDING: ("LAY-5",),
 }
 OF_REMAINDERS = frozenset({*SPARE.values(), "LAY-5"})  # at stake where a row or a tile is not full
-OR_ELSE = {Slot.SCALE_CODEC: Slot.SCALE}  # where no case tests the codec alone
+OR_ELSE: dict[str, str] = {Slot.SCALE_CODEC: Slot.SCALE, MAXIMA: Slot.BLOCK}  # where no case tests the first alone
 
 
-def worst(spec: Spec, cells: Mapping[str, Cell], count: int) -> list[str]:
+def worst(spec: Spec, cells: Mapping[str, Cell], count: int, diagnosis: Diagnosis | None = None) -> list[str]:
     """Return the rules that fail in a case, the likeliest cause first.
 
-    count: how many cases fail. A rule is likelier the more of its own cases fail, and the more of all that fail are its
-    own. A rule that is at stake in some inputs only comes last if most of the cases that fail are others.
+    The rules of the first stage that the diagnosis finds wrong come before all others. count: how many cases fail.
+    A rule is likelier the more of its own cases fail, and the more of all that fail are its own. A rule that is at
+    stake in some inputs only comes last if most of the cases that fail are others.
 
     Rules: CNF-2.
     """
@@ -55,7 +59,10 @@ def worst(spec: Spec, cells: Mapping[str, Cell], count: int) -> list[str]:
         elsewhere = not everywhere and 2 * failing < count
         return elsewhere, -(failing**2) / cell.total, rule
 
-    return sorted((rule for rule, cell in cells.items() if cell.passed < cell.total), key=unlikely)
+    failing = sorted((rule for rule, cell in cells.items() if cell.passed < cell.total), key=unlikely)
+    stage = diagnosis.first_stage if diagnosis is not None and diagnosis.first_stage in OF_STAGE else None
+    first = _of([stage], spec, failing) if stage else []
+    return [*first, *(rule for rule in failing if rule not in first)]
 
 
 def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> list[str]:
@@ -75,9 +82,11 @@ def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> l
     plain = [one for one in diagnosis.explanations if one.profile is None] if diagnosis is not None else []
     if not plain or any(len(one.names) != 1 or one.stage not in OF_STAGE for one in plain):
         return []
-    stages = dict.fromkeys(one.stage for one in plain)
+    stages = dict.fromkeys(
+        MAXIMA if one.stage == Slot.BLOCK and not WIDER.match(one.names[0]) else one.stage for one in plain
+    )
     every = list(failing)
-    return _of(stages, spec, every) or _of([OR_ELSE.get(Slot(stage), stage) for stage in stages], spec, every)
+    return _of(stages, spec, every) or _of([OR_ELSE.get(stage, stage) for stage in stages], spec, every)
 
 
 def _of(stages: Collection[str], spec: Spec, failing: Sequence[str]) -> list[str]:
