@@ -4,7 +4,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from covering import names_by_parts
+from covering import few, names_by_parts
 from fp4ref import packing
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.diagnosis.diagnose import diagnose
@@ -115,16 +115,19 @@ def test_a_correct_kernel_has_nothing_to_explain(name, scale_layout):
 @pytest.mark.rule("CNF-2", "PRO-1")
 @pytest.mark.parametrize(
     "name, declared",
-    [
-        ("torchao.nvfp4_2lvl", "nvfp4"),
-        ("modelopt.nvfp4", "nvfp4"),
-        ("fouroversix.nvfp4_mse", "nvfp4-4over6"),
-        ("nvfp4", "torchao.nvfp4_2lvl"),
-        ("nvfp4-4over6", "nvfp4"),
-        ("nvfp4-row-scaled", "nvfp4-row-scaled"),
-        ("torchao.mxfp4_floor", "mxfp4"),
-        ("qwix.mxfp8", "mxfp8-e4m3"),
-    ],
+    few(
+        [
+            ("torchao.nvfp4_2lvl", "nvfp4"),
+            ("modelopt.nvfp4", "nvfp4"),
+            ("fouroversix.nvfp4_mse", "nvfp4-4over6"),
+            ("nvfp4", "torchao.nvfp4_2lvl"),
+            ("nvfp4-4over6", "nvfp4"),
+            ("nvfp4-row-scaled", "nvfp4-row-scaled"),
+            ("torchao.mxfp4_floor", "mxfp4"),
+            ("qwix.mxfp8", "mxfp8-e4m3"),
+        ],
+        4,
+    ),
 )
 def test_profiles_are_reported_as_themselves(name, declared):
     found = diagnose(PROFILES[declared], "linear", of_spec(PROFILES[name], PROFILES[declared]))
@@ -198,14 +201,17 @@ def test_mistakes_in_several_stages_are_all_named(names):
 
 @pytest.mark.parametrize(
     "spec, names",
-    [
-        (NVFP4_4OVER6, ("search-tie",)),
-        (NVFP4_4OVER6, ("search-mse",)),
-        (NVFP4_RHT, ("hadamard-signs-after",)),
-        (NVFP4_RHT, ("amax-raw",)),
-        (MXFP8_E4M3, ("mx-floor", "element-overflow-nan")),
-        (PROFILES["torchao.nvfp4_2lvl"], ("element-away",)),
-    ],
+    few(
+        [
+            (NVFP4_4OVER6, ("search-tie",)),
+            (NVFP4_4OVER6, ("search-mse",)),
+            (NVFP4_RHT, ("hadamard-signs-after",)),
+            (NVFP4_RHT, ("amax-raw",)),
+            (MXFP8_E4M3, ("mx-floor", "element-overflow-nan")),
+            (PROFILES["torchao.nvfp4_2lvl"], ("element-away",)),
+        ],
+        3,
+    ),
 )
 def test_other_specifications_are_diagnosed_too(spec, names):
     found = diagnose(spec, "linear", of_mistakes(spec, *names))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from fractions import Fraction
+from importlib.resources import files
 
 import gfloat
 import gfloat.formats
@@ -14,8 +16,11 @@ from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref import formats
+from fp4ref.conformance.explain import codec_notes
 from fp4ref.conformance.families.strategies import float32s, near_midpoints, near_values
+from fp4ref.conformance.mistakes import scales
 from fp4ref.conformance.oracle import rationals
+from fp4ref.diagrams import codec_words, element_formats
 from fp4ref.errors import DomainError
 from fp4ref.formats import E2M1, E4M3, E5M2, E8M0, Codec, Rounding, Sign
 
@@ -77,6 +82,20 @@ def test_codec_of_every_profile_and_rounding(codec):
     upper = np.arange(1 << 12, dtype=np.uint32) << 20  # sign, exponent and three bits: every value and tie of E4M3
     values = np.concatenate([upper - 1, upper, upper + 1]).astype(np.uint32).view(np.float32)
     assert_same_codes(values, codec.encode(values), expected_codes(values, codec))
+
+
+@pytest.mark.rule("E2M1-6")
+def test_every_choice_of_a_codec_is_known_wherever_choices_are_told_apart():
+    """Words of figures, explanations and verdicts, and the explorer's script: a new choice needs an entry in each."""
+    nearest = {*Rounding} - {Rounding.TRUNCATE, Rounding.UP, Rounding.STOCHASTIC}
+    assert codec_words.ROUNDED.keys() == {*Rounding}
+    assert codec_words.SIGNED.keys() == {*Sign}
+    assert element_formats.LIMITS.keys() == {*Rounding} - {Rounding.STOCHASTIC}
+    assert codec_notes.TIES.keys() == nearest
+    assert dict(scales.ROUNDINGS).keys() == {*Rounding} - {Rounding.STOCHASTIC}
+    script = (files("fp4ref.explorer") / "numerics.js").read_text("utf-8")
+    for choice in (*Rounding, *Sign):
+        assert re.search(rf'[{{ ](?:"{choice}"|{choice}): ', script), choice
 
 
 @pytest.mark.rule("E2M1-3", "E4M3-2", "E5M2-2", "E8M0-2")

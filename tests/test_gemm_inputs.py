@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import fp4ref
+from covering import few
 from fp4ref.cli import main
 from fp4ref.conformance.families.products.additions import SIDE
 from fp4ref.conformance.families.products.cases import cases
@@ -55,7 +56,7 @@ def test_wrong_additions_are_caught_and_named(function, text):
 
 @pytest.mark.slow
 @pytest.mark.rule("GEM-1", "GEM-13", "CNF-2")
-@pytest.mark.parametrize(("function", "text"), named(DEPTHS))
+@pytest.mark.parametrize(("function", "text"), few([*named(DEPTHS)], 8))
 def test_wrong_depths_are_caught_and_named(function, text):
     report = verdict(function, ("deep", "ragged", "powers"))
     assert not report.ok

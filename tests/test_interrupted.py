@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import fp4ref
+from covering import few
 from fp4ref.catalogue import resolve
 from fp4ref.cli import verify_finish
 from fp4ref.cli.verify_choice import Choice
@@ -71,7 +72,7 @@ def waiting(folder: Path, wrong: int, *more: str) -> subprocess.Popen[str]:
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")
 @pytest.mark.parametrize(
-    ("number", "status", "wrong"), [(signal.SIGINT, 130, 0), (signal.SIGTERM, 143, 1), (signal.SIGHUP, 129, 1)]
+    ("number", "status", "wrong"), few([(signal.SIGINT, 130, 0), (signal.SIGTERM, 143, 1), (signal.SIGHUP, 129, 1)], 1)
 )
 def test_an_interrupted_run_writes_all_of_its_reports(tmp_path, number, status, wrong):
     run = waiting(tmp_path, wrong, "--json", "--junit", "r.xml", "--html", "r.html", "--statement", "s.json")

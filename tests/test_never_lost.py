@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import fp4ref
+from covering import few
 from fp4ref import testing
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES
@@ -193,7 +194,7 @@ def test_a_broken_diagnosis_of_a_kernel_costs_the_diagnosis_only(
 
 
 @pytest.mark.rule("CNF-10", "CNF-11")
-@pytest.mark.parametrize("form", ["verdict", "report_lines", "to_json"])
+@pytest.mark.parametrize("form", few(["verdict", "report_lines", "to_json"], 1))
 def test_a_diagnosis_that_cannot_be_told_costs_itself_only(form, tmp_path, monkeypatch):
     path, junit, page = write_wrong(tmp_path / "d.npz"), tmp_path / "r.xml", tmp_path / "r.html"
     if form == "to_json":
@@ -570,7 +571,7 @@ def test_every_output_is_complete_whatever_is_wrong(dump, tmp_path):
 
 
 @pytest.mark.rule("CNF-10", "CNF-2")
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_code_of_6_bits_that_was_never_stored_ends_nothing(tmp_path):
     dump = Wrong("quark.mxfp6_e2m3_even", "both", "tiled_8x4", "float16", (128, 64), some_codes, 6)
     require_complete(tmp_path, dump, 4, failing=False)

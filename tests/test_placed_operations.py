@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import fp4ref
+from covering import few
 from fp4ref.conformance import families
 from fp4ref.conformance.diagnosis.budget import OPERATION_SECONDS
 from fp4ref.conformance.diagnosis.clock import processor_time
@@ -51,7 +52,7 @@ def spec_of(kernel):
 
 @pytest.mark.slow  # each is called on every case
 @pytest.mark.rule("CNF-2", "CNF-26", "GEM-13")
-@pytest.mark.parametrize("name", marked(PRODUCTS, FEW))
+@pytest.mark.parametrize("name", few([*marked(PRODUCTS, FEW)], 2))
 def test_products_are_caught_and_told_with_their_place(name):
     kernel, says = PRODUCTS[name]
     report = check(Subject.of(kernel), spec_of(kernel), seconds=4 * OPERATION_SECONDS)  # on a busy machine too

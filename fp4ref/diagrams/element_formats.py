@@ -104,6 +104,8 @@ def of_codec(made: Codec | Format, request: Request) -> str:
     """Bit fields of a format, all its values, and which inputs round to which code.
 
     window: the codes (its first range) whose rounding intervals are drawn.
+
+    Rules: E2M1-6.
     """
     codec = Codec(format=made, nan=(0, 0)) if isinstance(made, Format) else made
     form = codec.format

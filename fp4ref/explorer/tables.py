@@ -117,6 +117,7 @@ def _format(form: Format) -> dict[str, Any]:
 
 
 def _codec(codec: Codec) -> dict[str, Any]:
+    """Return the fields of a codec as `gridIndex` and `encode` of numerics.js read them. Rules: E2M1-6."""
     return {
         "format": codec.format.name,
         "rounding": codec.rounding.value,

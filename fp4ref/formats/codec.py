@@ -126,7 +126,7 @@ class Codec:
     def _round(self, values: Floats) -> NDArray[np.intp]:
         """Return indices into the grid of |values|; one past the last finite code means overflow. The definition.
 
-        Rules: E2M1-3, E4M3-2, E5M2-2, E8M0-2, E2M3-2, E3M2-2, INT8-2, UE4M3-2, UE5M3-2.
+        Rules: E2M1-3, E2M1-6, E4M3-2, E5M2-2, E8M0-2, E2M3-2, E3M2-2, INT8-2, UE4M3-2, UE5M3-2.
         """
         magnitude, values_of = np.abs(values).astype(np.float64), grid(self.format)
         midpoints = (values_of[:-1] + values_of[1:]) / 2

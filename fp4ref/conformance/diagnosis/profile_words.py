@@ -60,6 +60,7 @@ def _differences(spec: Spec, profile: Spec) -> Iterator[str]:
 
 
 def _codecs(what: str, own: Codec, other: Codec) -> Iterator[str]:
+    """Yield the choices that another codec makes, in words; those of roundings are `ROUNDINGS`. Rules: E2M1-6."""
     if own.format != other.format:
         yield f"{what} are {other.format.name.upper()}"
     if own.rounding != other.rounding:

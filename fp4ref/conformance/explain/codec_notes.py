@@ -89,7 +89,11 @@ def _sign(codec: Codec, value: Any, code: int) -> tuple[str, tuple[str, ...]]:
     return f"; sign bit {'set' if kept else 'dropped'} (sign {codec.sign})", (CHOICE.get(codec.format, OF_A_CODEC),)
 
 
+TIES = {Rounding.EVEN: "to the even code", Rounding.DOWN: "toward zero", Rounding.AWAY: "away from zero"}
+
+
 def _between(codec: Codec, magnitude: float) -> str:
+    """Describe the neighbours of a magnitude, and to which of them it is rounded. Rules: E2M1-6."""
     values = grid(codec.format)
     if magnitude < values[0]:
         return f"below the smallest value {decimal(values[0])}"
@@ -103,8 +107,7 @@ def _between(codec: Codec, magnitude: float) -> str:
     middle = (low + high) / 2
     if magnitude != middle:
         return f"{text}, {'below' if magnitude < middle else 'above'} the midpoint {decimal(middle)}"
-    how = {Rounding.EVEN: "to the even code", Rounding.DOWN: "toward zero", Rounding.AWAY: "away from zero"}
-    return f"{text}, a tie at {decimal(middle)}: {how.get(codec.rounding, '')}"
+    return f"{text}, a tie at {decimal(middle)}: {TIES[codec.rounding]}"
 
 
 def _stochastic(values: Any, magnitude: float, random_bits: int) -> str:

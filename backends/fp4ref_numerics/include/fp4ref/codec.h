@@ -42,7 +42,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
 
     // Index into the grid of |x|, x not NaN; Codes or more means overflow.
     // Adding 2^(e + shift) makes the sum's last place the grid's step in the binade of |x|: the adder rounds to even.
-    // Rules: E2M1-3, E4M3-2, E5M2-2, E2M3-2, E3M2-2, INT8-2, UE4M3-2, UE5M3-2. Certificates: encode-*.
+    // Rules: E2M1-3, E2M1-6, E4M3-2, E5M2-2, E2M3-2, E3M2-2, INT8-2, UE4M3-2, UE5M3-2. Certificates: encode-*.
     FP4_API unsigned index(float x, unsigned random_bits)
     {
         if constexpr (by_sums) return e2m1_pattern<false>(x) & 15u;
