@@ -48,7 +48,7 @@ def values(name: str, to: str, tell: Tell, device: str = "cuda", part: int = PAR
     nan = torch.from_numpy(np.isnan(patterns_of(name).view(F))).to(device)
 
     def wrong(codes: Any) -> Any:
-        call = Call("tensor_values", spec, to=to, device=device, shape=tuple(codes.shape))
+        call = Call("tensor_values", spec, to=to, device=device, shape=(codes.shape[0], codes.shape[1]))
         got = decode(call, codes)
         index = codes.long()
         return torch.where(nan[index], ~got.isnan(), got.view(torch.int16) != table[index])
