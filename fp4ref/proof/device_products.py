@@ -48,7 +48,7 @@ def values(name: str, to: str, tell: Tell, device: str = "cuda", part: int = PAR
     nan = torch.from_numpy(np.isnan(patterns_of(name).view(F))).to(device)
 
     def wrong(codes: Any) -> Any:
-        call = Call("tensor_values", spec, to=to, device=device, shape=tuple(codes.shape))
+        call = Call("tensor_values", spec, to=to, device=device, shape=(codes.shape[0], codes.shape[1]))
         got = decode(call, codes)
         index = codes.long()
         return torch.where(nan[index], ~got.isnan(), got.view(torch.int16) != table[index])
@@ -81,7 +81,7 @@ def finished(to: str, tell: Tell, device: str = "cuda", part: int = PART, every:
             given = torch.nn.functional.pad(sums, (0, -part % columns)).view(-1, columns)
             for added in (None, bias[:columns].contiguous()):
                 want = _rounded(given, FACTOR, added, to)
-                call = Call("finish_product", to=to, device=device, shape=tuple(given.shape))
+                call = Call("finish_product", to=to, device=device, shape=(given.shape[0], given.shape[1]))
                 got = _operations("finish_product")(call, given, [FACTOR], added)
                 unlike = torch.where(want.isnan(), ~got.isnan(), got.view(torch.int16) != want.view(torch.int16))
                 found = unlike.nonzero()

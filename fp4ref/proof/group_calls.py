@@ -17,13 +17,14 @@ from fp4ref.proof.blocks import PIPELINES, TYPES
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
 from fp4ref.proof.cuts import Encoded, encoded, matrix
 from fp4ref.proof.paddings import PADDED
-from fp4ref.quantized import DIRECTIONS, DirectionChoice
+from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice
 
 VALUES = {"nvfp4": "fp4ref.specs:NVFP4", "mxfp4": "fp4ref.specs:MXFP4", "mxfp8-e4m3": "fp4ref.specs:MXFP8_E4M3"}
 SPLITS = ((), (0,), (128, 0, 128, 256), (1, 0, 15, 16, 17), (33, 130, 0), (0, 0, 5))
 WIDTHS = (0, 20, 64, 192)
 TILED = {padded.name: padded for padded in PADDED if padded.name.startswith("tiled")}
 LAYOUTS = ("linear", *TILED)
+EITHER: tuple[DirectionChoice, ...] = (*DIRECTIONS, "both")
 CODE = {
     ClaimSubject.GOLDEN: whole.QUANTIZED[ClaimSubject.GOLDEN],
     ClaimSubject.CUDA: (
@@ -34,11 +35,11 @@ CODE = {
     ),
 }
 CASES: list[tuple[str, tuple[int, ...], int, str, DirectionChoice]] = [
-    *product(("bfloat16", "float32"), SPLITS, WIDTHS, LAYOUTS, ("row", "column", "both"))
+    *product(("bfloat16", "float32"), SPLITS, WIDTHS, LAYOUTS, EITHER)
 ]
 
 
-def members(spec: str, x: Floats, splits: tuple[int, ...]) -> list[dict[str, tuple[Encoded, Floats]]]:
+def members(spec: str, x: Floats, splits: tuple[int, ...]) -> list[dict[Direction, tuple[Encoded, Floats]]]:
     """Return the bytes and the amax of each member by direction. Rules: LAY-8, GLB-1, BLK-9."""
     found, start = [], 0
     for rows in splits:
