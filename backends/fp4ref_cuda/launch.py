@@ -282,7 +282,7 @@ def error_name(error: int) -> str:
 
 
 def require(answer: tuple[Any, ...]) -> Any:
-    """Return what a function of the driver's Python library answers besides its status.
+    """Return the value that a function of the driver's Python library answers behind its status; None for none.
 
     Errors: BackendError with the status.
     """

@@ -72,7 +72,7 @@ class QuantizedTensor(torch.Tensor, fsdp.Gathered, QuantizedTensorStorage):  # t
         *,
         requires_grad: bool = False,
     ) -> Self:
-        """Return what `holding` does, as a tensor of a shape."""
+        """Return a tensor of a shape with these attributes, all its buffers and settings, as `holding` does storage."""
         made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device, requires_grad=requires_grad)
         made.__dict__.update(values, _quantizer=quantizer.copy(), _dtype=dtype)
         return made
