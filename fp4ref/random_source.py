@@ -69,8 +69,10 @@ def random_bits(
     return _made(part, (first[0], first[1] // BLOCK), across, direction, int(seed), int(stream), device, backend, out)
 
 
-def bits_of_matrix(shape: tuple[int, int], direction: Direction, seed: int, stream: int, device: Any) -> Any:
+def bits_of_matrix(shape: tuple[int, int], direction: Direction, seed: Any, stream: int, device: Any) -> Any:
     """Make the bytes of `random_bits` for a whole matrix [M, K], from arguments that nobody has to check.
+
+    seed: an integer, or one on the device, int64 [1], for backends that read it there.
 
     Rules: SR-7, SR-8, SR-9.
     """
@@ -83,7 +85,7 @@ def _made(
     origin: tuple[int, int],
     across: int,
     direction: Direction,
-    seed: int,
+    seed: Any,
     stream: int,
     device: Any,
     backend: str | None,

@@ -6,8 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import fp4ref  # noqa: E402
 from fp4ref import te  # noqa: E402
-from fp4ref.te import debug, together  # noqa: E402
+from fp4ref.quantized import DIRECTIONS  # noqa: E402
+from fp4ref.te import debug, rng, together  # noqa: E402
 
 several = pytest.importorskip("fp4ref_cuda.several")
 
@@ -208,3 +210,47 @@ def test_a_graph_sees_the_updated_weight(kind: str, recipe: str) -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(y, expected)
+
+
+@pytest.mark.rule("TEL-6")
+def test_a_graph_draws_other_bytes_at_every_replay() -> None:
+    device, shape, graph = torch.device("cuda"), (64, 144), torch.cuda.CUDAGraph()
+    rng.random_bytes(shape, "row", rng.next_state(device), device)  # which loads the kernel
+    with torch.cuda.graph(graph):
+        state = rng.next_state(device)
+        drawn = {direction: rng.random_bytes(shape, direction, state, device) for direction in DIRECTIONS}
+    seeds = set()
+    for _ in range(3):
+        graph.replay()
+        torch.cuda.synchronize()
+        seed = int(state.seed) & rng.SEED_MASK
+        seeds.add(seed)
+        for direction, bits in drawn.items():
+            expected = fp4ref.random_bits(shape, direction, seed, backend="numpy")
+            assert bits.cpu().numpy().tobytes() == expected.tobytes()
+    assert len(seeds) == 3
+
+
+@pytest.mark.rule("TEL-6", "TEM-1")
+@pytest.mark.parametrize("before", range(4))
+def test_a_graph_of_a_step_rounds_stochastically_anew(before: int) -> None:
+    torch.manual_seed(0)
+    module, x = KINDS["Linear"](), torch.randn(256, 256, device="cuda").bfloat16()
+    run = lambda: step(module, x, te.recipe.NVFP4BlockScaling(), None)  # noqa: E731
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(before + 1):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y, dx, *_ = run()
+    seen = []
+    for _ in range(3):
+        graph.replay()
+        torch.cuda.synchronize()
+        seen.append((y.clone(), dx.clone()))
+    assert all(torch.equal(seen[0][0], each[0]) for each in seen)
+    assert not any(torch.equal(seen[a][1], seen[b][1]) for a, b in ((0, 1), (0, 2), (1, 2)))
+    assert all((seen[0][1].float() - each[1].float()).norm() < 0.2 * each[1].float().norm() for each in seen)

@@ -23,12 +23,18 @@ MADE, NOTHING = Plan("random_bits", ("random_bits",)), Plan("random_bits", ())
 
 
 def random_bits(call: Call, counters: Counters, device: Any, out: Any = None) -> Any:
-    """Make random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
+    """Make random bytes uint8 of a part of a direction's matrix; with `out`, into it.
+
+    counters: their seed may be in the device's memory, int64 [1], to be read when the bytes are made.
+
+    Rules: SR-7, SR-8.
+    """
     shape = rows, columns = call.encoded
     (down, right), across, seed, upper = counters
+    given = (seed, upper, 0) if isinstance(seed, int) else (0, upper, pointer(seed))
     library = buffers.adopt("random_bits", out)[1] if out is not None else _library(device)
     units = rows * -(-columns // BLOCK)
-    words = rows, columns, down * across + right, across, seed, upper
+    words = rows, columns, down * across + right, across, *given
     if out is None and units and library == current_library() and recording.current() is None:
         allocate, start = _prepared(library, shape)
         made = allocate()
@@ -53,7 +59,7 @@ def _prepared(library: Library, shape: tuple[int, int]) -> tuple[Callable[[], An
     """Return the functions that allocate bytes of a shape on torch's current device, and that start making them."""
     units = shape[0] * -(-shape[1] // BLOCK)
     kind = Shape(_grid(units), THREADS, 0, early=True)
-    return library.allocator(shape, "uint8"), ready(library, "random_bits", "", kind, 7)
+    return library.allocator(shape, "uint8"), ready(library, "random_bits", "", kind, 8)
 
 
 def _grid(units: int) -> tuple[int]:

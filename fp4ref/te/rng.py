@@ -1,12 +1,13 @@
 """Random bytes for stochastic rounding, from the state of torch's generators.
 
 On a CUDA device the state is torch's own {seed, offset}, and each quantization reserves 1024 of the offset. A CPU
-generator has no offset: a seed is drawn from it. Either way torch.manual_seed and the saved generator states apply.
+generator has no offset: a seed is drawn from it; so it is on a device, too, while a graph is captured, so that replays
+differ. Either way torch.manual_seed and the saved generator states apply.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,14 +20,16 @@ SEED_MASK, STREAM_MASK = 2**64 - 1, 2**63 - 1
 
 
 class RngState(NamedTuple):
-    """Where the random bytes of one quantization start."""
+    """Where the random bytes of one quantization start. seed: an integer, or one on a device, int64 [1]."""
 
-    seed: int
+    seed: Any
     offset: int
 
 
 def next_state(device: torch.device) -> RngState:
     """Return the state for one quantization on a device; torch's generator of that device moves on. Rules: TEL-6."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return RngState(torch.randint(-(2**63), 2**63 - 1, (1,), device=device), 0)
     if device.type == "cuda":
         generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
         seed, offset = generator.initial_seed(), generator.get_offset()
@@ -37,6 +40,7 @@ def next_state(device: torch.device) -> RngState:
 
 def random_bytes(shape: tuple[int, int], direction: Direction, state: RngState, device: torch.device) -> Tensor:
     """Return one byte per element of a matrix [M, K]: uint8 [M, K], or [K, M] for the columns. Rules: SR-7, TEL-6."""
-    seed, stream = state.seed & SEED_MASK, state.offset & STREAM_MASK
+    seed = state.seed if isinstance(state.seed, Tensor) else state.seed & SEED_MASK
+    stream = state.offset & STREAM_MASK
     values: Tensor = bits_of_matrix(shape, direction, seed, stream, device)
     return values

@@ -2,6 +2,7 @@
 //
 //   out  uint8  [rows, columns], a part of the direction's matrix
 //
+// The seed is read from `seed_at` unless that is null, when the kernel runs: a graph of launches draws new bytes each time.
 // `first` is the index of the part's first block in the whole, `across` the blocks of a whole row. A thread makes EACH
 // blocks of 16; those of a part of whole rows follow each other. Rules: SR-7, SR-8. Certificates: random-counters,
 // random-parts.
@@ -23,12 +24,13 @@ DEVICE void part_of_row(byte* out, index_t columns, index_t row, index_t column,
 
 extern "C" __global__ void __launch_bounds__(THREADS) random_bits(
     byte* __restrict__ out, index_t rows, index_t columns, fp4ref::u64 first, fp4ref::u64 across, fp4ref::u64 seed,
-    fp4ref::u64 upper)
+    fp4ref::u64 upper, const fp4ref::u64* seed_at)
 {
     const index_t blocks = (columns + BLOCK - 1) / BLOCK, units = rows * blocks;
     const index_t begin = (index_t)blockIdx.x * (THREADS * EACH) + threadIdx.x;
     const bool follow = across == (fp4ref::u64)blocks && aligned(out, columns, BLOCK);
     wait_for_previous_kernel();
+    if (seed_at) seed = *seed_at;
     UNROLL
     for (int k = 0; k < EACH; ++k) {
         const index_t unit = begin + k * THREADS;
