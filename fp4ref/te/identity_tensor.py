@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_map_only
 from fp4ref.te import fsdp
 from fp4ref.te.errors import SettingError, TensorDTypeError
 from fp4ref.te.storage import QuantizedTensorStorage
-from fp4ref.te.tensor import QuantizedTensor, aten
+from fp4ref.te.tensor import QuantizedTensor
+from fp4ref.te.tensor_operations import aten
 
 VIEWS = {
     *(aten.view.default, aten._unsafe_view.default, aten.split.Tensor, aten.split_with_sizes.default),
