@@ -266,7 +266,7 @@ def test_arguments_of_every_kind(compiled):
 @pytest.mark.parametrize(
     ("function", "text"),
     [
-        ("past_the_end", "wrote-outside in 3 of 3: data: 1 bytes outside, 0 bytes after its end"),
+        ("past_the_end", "wrote-outside in 3 of 3: data: 1 byte outside, 0 bytes after its end"),
         ("last_scale_missing", "not-written in 3 of 3: 1 of 128 bytes of scales are never written, first byte 127"),
         ("writes_x", "mutated-input in 3 of 3: x: "),
     ],
@@ -295,7 +295,7 @@ def test_a_status_is_a_finding_unless_it_means_success(compiled):
 def test_a_workspace_has_guards(compiled):
     listed = [*FIVE["arguments"], {"workspace": "rows"}]
     found = finding(report(compiled, "work_past_the_end", changed(arguments=listed), families=["normal"]))
-    assert found == "wrote-outside in 2 of 2: workspace rows #0: 1 bytes outside, 0 bytes after its end"
+    assert found == "wrote-outside in 2 of 2: workspace rows #0: 1 byte outside, 0 bytes after its end"
     listed[-1] = {"workspace": "rows + 1"}
     assert report(compiled, "work_past_the_end", changed(arguments=listed)).ok
 

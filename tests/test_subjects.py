@@ -366,7 +366,7 @@ def test_results_on_another_device_are_found():
 
 @pytest.mark.rule("CNF-9", "CNF-36")
 @pytest.mark.parametrize("arrays", ["numpy", "torch"])
-@pytest.mark.parametrize(("offset", "where"), [(0, "0 bytes after its end"), (-1, "1 bytes before its start")])
+@pytest.mark.parametrize(("offset", "where"), [(0, "0 bytes after its end"), (-1, "1 byte before its start")])
 def test_writes_outside_are_found(arrays, offset, where):
     if arrays == "torch":
         pytest.importorskip("torch")
@@ -415,7 +415,7 @@ def test_buffers_are_fenced_and_aligned_to_no_more():
         raw = buffer._raw
         assert np.isnan(raw[buffer._start + 16 : buffer._start + 20].view(np.uint8).view(np.float32)).all()
         raw[buffer._start - GUARD] = FENCE ^ 1
-        assert buffer.outside() == f"1 bytes outside, {GUARD} bytes before its start"
+        assert buffer.outside() == f"1 byte outside, {GUARD} bytes before its start"
 
 
 # Processes

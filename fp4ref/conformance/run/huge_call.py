@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fp4ref import arrays
 from fp4ref.conformance.run.huge_trial import Fold, HugeTrial
 from fp4ref.conformance.subjects.calling import ONE_BYTE, Wrong, named_results, present, raised, require_shape
-from fp4ref.conformance.subjects.guards import FENCE, UNWRITTEN, Arrays, fenced, host_bytes, numpy_dtype
+from fp4ref.conformance.subjects.guards import FENCE, UNWRITTEN, Arrays, counted, fenced, host_bytes, numpy_dtype
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
 from fp4ref.conformance.subjects.subject import Declaration, Job, Output
 
@@ -240,8 +240,8 @@ def _require_untouched(
     guarded = {name: whole for name, whole in inputs.items() if isinstance(whole, _Whole)}
     for name, whole in (*guarded.items(), *made.items()):
         if count := whole.outside():
-            raise Wrong(FindingKind.OUTSIDE, f"{name}: {count} bytes outside")
+            raise Wrong(FindingKind.OUTSIDE, f"{name}: {counted(count)} outside")
     for name, whole in guarded.items():
         found = _difference(library, whole.bytes, _pair(trial, name), trial.folds[name], trial, {})
         if found.differing:
-            raise Wrong(FindingKind.MUTATED, f"{name}: {found.differing} bytes changed")
+            raise Wrong(FindingKind.MUTATED, f"{name}: {counted(found.differing)} changed")

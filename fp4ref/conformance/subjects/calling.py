@@ -20,7 +20,7 @@ from fp4ref import arrays
 from fp4ref.conformance.subjects import device_streams
 from fp4ref.conformance.subjects.agreement import Results, disagreement, nothing_written
 from fp4ref.conformance.subjects.device_streams import on_streams
-from fp4ref.conformance.subjects.guards import UNWRITTEN, UNWRITTEN_AGAIN, Arrays, Guarded, host, host_bytes
+from fp4ref.conformance.subjects.guards import UNWRITTEN, UNWRITTEN_AGAIN, Arrays, Guarded, counted, host, host_bytes
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
 from fp4ref.conformance.subjects.subject import Declaration, Job, Output
 from fp4ref.layout import layout
@@ -259,7 +259,7 @@ def _touched(inputs: Mapping[str, Any], buffers: Mapping[str, Guarded]) -> Findi
             return Finding(FindingKind.OUTSIDE, f"{name}: {where}")
     for name, value in guarded.items():
         if count := value.changed():
-            return Finding(FindingKind.MUTATED, f"{name}: {count} bytes changed")
+            return Finding(FindingKind.MUTATED, f"{name}: {counted(count)} changed")
     return None
 
 

@@ -94,6 +94,11 @@ def host(array: Any) -> NDArray[Any]:
     return np.asarray(to_numpy("verify", array))
 
 
+def counted(count: int) -> str:
+    """Return a number of bytes in words."""
+    return f"{count} byte{'' if count == 1 else 's'}"
+
+
 def fenced(arrays: Arrays, inner: int, alignment: int) -> tuple[Any, int]:
     """Make room for bytes between guards: all of it fence, and where the bytes start, aligned to no more than asked."""
     raw = arrays.bytes(inner + 2 * GUARD + 4 * alignment, FENCE)
@@ -156,9 +161,9 @@ class Guarded:
         if not len(places):
             return ""
         below, above = places[places < self._start], places[places >= self._stop]
-        words = [f"{self._start - below[-1]} bytes before its start"] if len(below) else []
-        words += [f"{above[0] - self._stop} bytes after its end"] if len(above) else []
-        return f"{len(places)} bytes outside, {' and '.join(words)}"
+        words = [f"{counted(self._start - below[-1])} before its start"] if len(below) else []
+        words += [f"{counted(above[0] - self._stop)} after its end"] if len(above) else []
+        return f"{counted(len(places))} outside, {' and '.join(words)}"
 
     def changed(self) -> int:
         """Return the number of bytes of the array itself that have changed."""

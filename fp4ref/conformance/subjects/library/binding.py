@@ -10,7 +10,7 @@ import numpy as np
 
 from fp4ref import arrays
 from fp4ref.conformance.subjects.calling import Wrong
-from fp4ref.conformance.subjects.guards import FENCE, Arrays, Guarded, host_bytes
+from fp4ref.conformance.subjects.guards import FENCE, Arrays, Guarded, counted, host_bytes
 from fp4ref.conformance.subjects.library.arguments import RECORDS, Argument
 from fp4ref.conformance.subjects.library.expression import ExpressionError, evaluated, parsed
 from fp4ref.conformance.subjects.library.signature import Signature
@@ -149,7 +149,7 @@ class _Call:
             return
         if "data" not in self._out:
             if count := self._stored.changed():
-                raise Wrong(FindingKind.MUTATED, f"{RECORDS}: {count} bytes changed")
+                raise Wrong(FindingKind.MUTATED, f"{RECORDS}: {counted(count)} changed")
             return
         assert self._signature.records is not None
         stored = host_bytes(self._stored.array).reshape(-1, self._signature.records.bytes)
