@@ -36,7 +36,12 @@ def run(line: str, status: int = 0) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("line", sorted(EXAMPLES))
+CHECKS = sorted(
+    line for line in EXAMPLES if " check " in line
+)  # of a few seconds; tests/test_profile_check.py has more
+
+
+@pytest.mark.parametrize("line", few([*CHECKS, *sorted(EXAMPLES - {*CHECKS})][::-1], len(EXAMPLES) - len(CHECKS) + 1))
 def test_help_examples_run(line: str, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     x = np.random.default_rng(3).standard_normal((8, 160)).astype(ml_dtypes.bfloat16)

@@ -60,5 +60,8 @@ def by_parts(
 
 def few(values: Sequence[Any], count: int) -> list[Any]:
     """Return values of parameters, of which all but the first are heavy: they are of kinds that the first ones show."""
-    each = [value if isinstance(value, tuple) else (value,) for value in values]
-    return [pytest.param(*value, marks=pytest.mark.heavy if i >= count else ()) for i, value in enumerate(each)]
+    each = [
+        value if hasattr(value, "marks") else pytest.param(*(value if isinstance(value, tuple) else (value,)))
+        for value in values
+    ]
+    return each[:count] + [value._replace(marks=[*value.marks, pytest.mark.heavy]) for value in each[count:]]
