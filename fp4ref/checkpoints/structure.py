@@ -1,4 +1,4 @@
-"""What rows and columns explain of a group's log scales, in two layouts."""
+"""The share of a group's log scales that rows and columns explain, in two layouts."""
 
 from __future__ import annotations
 
