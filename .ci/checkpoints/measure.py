@@ -57,8 +57,9 @@ FIRST = (
 OTHERS = """\
 In 66 exports of 14 other models by the same writers, with pruned and sparse weights, outliers, biases, other numbers of
 heads, and integer formats, lint found only what is wrong: in four, a matrix of zeros that its writer turned into NaN,
-and in one GGUF file rows of q and k that the trial's author had not permuted. Of 51 more defects in exports of this page, by an author who had read some of the checks, 51 were caught and 50 had the
-code that the author expected.
+and in one GGUF file rows of q and k that the trial's author had not permuted. Of 51 more defects in
+exports of this page, by an author who had read some of the checks, 51 were caught and 50 had the code that the author
+expected.
 """
 THIRD = (
     "these exports: 48 of 51 caught, 46 with the right code; 3 were not found, "
