@@ -155,6 +155,30 @@ def test_a_matrix_of_zeros_that_became_nan_is_one_finding(tmp_path: Path) -> Non
     assert [(each.code, each.tensors) for each in both] == [("global-scale-value", (f"{module}.weight_scale_2",))]
 
 
+@pytest.mark.rule("CKP-17", "CNV-13")
+@pytest.mark.parametrize("spec", ["nvfp4", "modelopt.nvfp4", "mxfp4"])
+def test_a_matrix_of_zeros_is_not_unwritten_where_the_source_has_zeros(spec: str, tmp_path: Path) -> None:
+    names = [f"model.layers.0.mlp.{part}.weight" for part in ("up_proj", "down_proj")]
+    values = [corpus.weight(3, (256, 128)), np.zeros((128, 256), np.float32)]
+    (tmp_path / "source").mkdir()
+    for name, x in zip(names, values, strict=True):
+        write_tensors(tmp_path / f"source/{name[-15:]}.safetensors", [(name, "F32", x.shape)], {}, [x])
+    made = CliRunner().invoke(
+        main, ["quantize", str(tmp_path / "source"), "-o", str(tmp_path / "out"), "--to", "modelopt", "--spec", spec]
+    )
+    assert made.exit_code == 0, made.output
+    found = lint(tmp_path / "out", source=tmp_path / "source").findings
+    assert [each for each in found if each.severity != "note"] == []
+    other = write_tensors(
+        tmp_path / f"source/{names[1][-15:]}.safetensors", [(names[1], "F32", (128, 256))], {}, [values[1] + 1]
+    )
+    assert other is None
+    found = lint(tmp_path / "out", source=tmp_path / "source").findings
+    assert {name.removesuffix("_scale") for each in found if each.severity == "error" for name in each.tensors} == {
+        names[1]
+    }
+
+
 def blocks_of_32(e: Any) -> None:
     """modelopt's NVFP4_MLP_WEIGHT_ONLY_CFG gives 32 elements a scale, and declares it."""
     spec = PROFILES["modelopt.nvfp4"].replace(name="test.nvfp4-32", block=(1, 32))

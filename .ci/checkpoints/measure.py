@@ -54,6 +54,13 @@ FIRST = (
     "synthetic exports: 43 of 46 caught, 43 with the right code; "
     "3 named a second code, a second finding or the other tensor of a pair"
 )
+OTHERS = """\
+In 66 exports of 14 other models by the same writers, with pruned and sparse weights, outliers, biases, other numbers of
+heads, and integer formats, lint found only what is wrong: in four, a matrix of zeros that its writer turned into NaN,
+and in one GGUF file rows of q and k that the trial's author had not permuted. Of 51 more defects in
+exports of this page, by an author who had read some of the checks, 51 were caught and 50 had the code that the author
+expected.
+"""
 THIRD = (
     "these exports: 48 of 51 caught, 46 with the right code; 3 were not found, "
     "and 2 had a second finding that followed from the first"
@@ -186,7 +193,7 @@ def main(exports: Path, page: Path) -> None:
     writers = ", ".join(line.replace("==", " ") for line in text.splitlines() if not line.startswith("#"))
     lines = [INTRO + f"fp4ref {version('fp4ref')}; {writers}.\n", "## Clean exports\n"]
     lines += ["| export | conventions | findings | specifications | equal bytes |", "|---|---|---|---|---|"]
-    lines += [*clean(exports), ""]
+    lines += [*clean(exports), "", OTHERS]
     lines += [*defects(exports)]
     page.write_text("\n".join(lines).rstrip() + "\n", "utf-8")
 

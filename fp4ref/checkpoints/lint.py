@@ -171,7 +171,7 @@ def _with_source(
 
     A suspicion gives way to what the source proves of the same tensors.
     """
-    alone = [*check_bytes(found, step, workers)]
+    alone = [*_without_zeros(found, source, check_bytes(found, step, workers))]
     certain = [each for each in (*report.findings, *alone) if isinstance(each, LintFinding) and each.severity == ERROR]
     broken = {name for each in certain for name in each.tensors}
     proved = [*_proved(found, source, report, broken, step, workers)]
@@ -184,6 +184,22 @@ def _with_source(
         if not isinstance(each, str) or not proved:
             yield each
     yield from proved
+
+
+def _without_zeros(
+    found: Recognized, source: str, findings: Iterator[LintFinding | str]
+) -> Iterator[LintFinding | str]:
+    """Yield findings without the rows of zeros that look unwritten, but are zero in the source."""
+    from fp4ref.checkpoints.source import zeros_in
+
+    for each in findings:
+        if isinstance(each, LintFinding) and each.code == "unwritten":
+            zeros = zeros_in(found, source, {*each.tensors})
+            left = tuple(name for name in each.tensors if name not in zeros)
+            if left:
+                yield replace(each, tensors=left) if zeros else each
+        else:
+            yield each
 
 
 def _proved(

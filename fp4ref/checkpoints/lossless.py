@@ -140,7 +140,9 @@ def requantize(weight: Weight, spec: Spec, verdict: LosslessVerdict) -> None:
         differs = np.zeros((len(values), -(-weight.columns // wide) * wide), np.bool_)
         differs[:, : weight.columns] = np.abs(again.decoded(new) - values) > np.abs(values) * ROUNDING
         moved = differs.reshape(len(values), -1, wide).any(-1)
-        rescaled = new.scales != old.scales if alike and old.scales is not None else np.zeros_like(moved)
+        rescaled = np.zeros_like(moved)
+        if alike and old.scales is not None and new.scales is not None:
+            rescaled |= new.scales != old.scales
         verdict.moved += int(moved.sum())
         verdict.rescaled += int(rescaled.sum())
         if not verdict.first and (moved | rescaled).any():

@@ -69,6 +69,20 @@ def check_source(
         yield f"source: no quantized module has a tensor of its name and shape in {path}"
 
 
+def zeros_in(found: Recognized, path: str, names: set[str]) -> set[str]:
+    """Return those of some tensors whose module has rows of zeros, all of which are zero in the source too."""
+    source, zeros = open_checkpoint(path), set[str]()
+    for group in found.groups:
+        tensor = counterpart(source, group) if names & {*group.names} and readable(group) else None
+        original = None if tensor is None else Original(tensor, group)
+        if original is None or not original.fits:
+            continue
+        rows = [(~decoded(group, piece).any(-1), original.read(piece).any(-1)) for piece in pieces(group)]
+        if any(stored.any() for stored, _ in rows) and not any((stored & given).any() for stored, given in rows):
+            zeros |= names & {*group.names}
+    return zeros
+
+
 def _compare(
     found: Recognized, source: Checkpoint, group: TensorGroup, tensor: StoredTensor, facts: Facts
 ) -> Iterator[Verdict]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fp4ref.checkpoints.access import blocks_across
 from fp4ref.checkpoints.check_shapes import scale_shape
 from fp4ref.checkpoints.groups import TensorGroup
-from fp4ref.checkpoints.measure import explained
+from fp4ref.checkpoints.structure import explained
 from fp4ref.layout import LINEAR, LINEAR_PADDED, TILED_128X4, Layout
 
 Bytes = NDArray[np.uint8]

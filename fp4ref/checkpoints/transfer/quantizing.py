@@ -142,7 +142,8 @@ class QuantizedSet:
 
     def _weight(self, values: MatrixValues, amax: float) -> Weight:
         spec = self.spec
-        given = np.float32(amax) if self._is_scaled else None
+        constant = Direction(ScaleWay.AMAX, float(spec.scale_max * (spec.element_max or spec.element.format.max)))
+        given = np.float32(amax or constant.constant) if self._is_scaled else None  # zeros get the factor 1
 
         def read(multiple: int) -> Iterator[WeightPiece]:
             for matrix, row, part in values.read(self._step(multiple)):
@@ -151,7 +152,6 @@ class QuantizedSet:
                 result = quantize(part, spec, amax=given).row
                 yield WeightPiece(matrix, row, np.asarray(result.data), np.asarray(result.scales))
 
-        constant = Direction(ScaleWay.AMAX, float(spec.scale_max * (spec.element_max or spec.element.format.max)))
         return Weight(
             module=values.module,
             element=spec.element.format.name,
@@ -159,9 +159,7 @@ class QuantizedSet:
             block=(1, spec.block.columns),
             shape=values.shape,
             read=read,
-            global_scale=None
-            if given is None
-            else StoredScale(np.array([given or constant.constant], np.float32), constant),
+            global_scale=None if given is None else StoredScale(np.array([given], np.float32), constant),
         )
 
 
