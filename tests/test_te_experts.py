@@ -36,6 +36,51 @@ def test_tokens_are_sorted_by_expert_and_merged_again(kind):
         te.moe_permute(x, routing(kind), map_type="odd")
 
 
+def test_probabilities_travel_with_their_tokens():
+    x = torch.arange(32.0).view(4, 8).requires_grad_()
+    probabilities = torch.rand(4, 3, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    experts = [expert for expert in range(3) for row in CHOICES if expert in row]
+    expected = [probabilities[token, expert].item() for token, expert in zip(SORTED, experts, strict=True)]
+    rows, kept, places = te.moe_permute_with_probs(x, probabilities, routing("mask"), 8)
+    assert torch.equal(rows, x[SORTED])
+    assert kept.tolist() == expected
+    assert torch.equal(te.moe_unpermute(rows, places, restore_shape=(4, 8)), 2 * x)
+    counts = torch.tensor([2, 3, 3])
+    rows, kept, places, before, padded = te.moe_permute_and_pad_with_probs(x, probabilities, routing("mask"), counts, 4)
+    assert (padded.tolist(), before.tolist()) == ([4, 4, 4], [0, 2, 3])
+    filled = [0, 1, 4, 5, 6, 8, 9, 10]
+    assert torch.equal(rows[filled], x[SORTED])
+    assert kept[filled].tolist() == expected
+    empty = [2, 3, 7, 11]
+    assert not rows[empty].any()
+    assert not kept[empty].any()
+    assert torch.equal(te.moe_unpermute(rows, places, restore_shape=(4, 8), pad_offsets=before), 2 * x)
+    (rows.sum() + kept.sum()).backward()
+    assert x.grad.unique().tolist() == [2]
+    assert probabilities.grad.sum() == 8
+    whole = te.moe_permute_and_pad_with_probs(x, probabilities, routing("mask"), counts, 1)
+    assert whole[3] is None
+    with pytest.raises(ValueError, match="align_size 0"):
+        te.moe_permute_and_pad_with_probs(x, probabilities, routing("mask"), counts, 0)
+    with pytest.raises(ValueError, match="merging_probs and probs"):
+        te.moe_unpermute(rows, places, probabilities, probs=probabilities)
+
+
+def test_ranges_of_rows_are_put_in_another_order():
+    x, sizes, order = (
+        torch.arange(12.0).view(6, 2).requires_grad_(),
+        torch.tensor([1, 0, 3, 2]),
+        torch.tensor([2, 3, 1, 0]),
+    )
+    rows = [1, 2, 3, 4, 5, 0]
+    assert torch.equal(te.moe_sort_chunks_by_index(x, sizes, order), x[rows])
+    made, probabilities = te.moe_sort_chunks_by_index_with_probs(x, torch.arange(6.0), sizes, order)
+    assert torch.equal(made, x[rows])
+    assert probabilities.tolist() == rows
+    made.sum().backward()
+    assert x.grad.unique().tolist() == [1]
+
+
 def test_groups_are_padded_for_the_recipe_and_cut_again():
     x, splits = torch.randn(40, 64).bfloat16().requires_grad_(), [3, 0, 37]
     with te.autocast(recipe=te.recipe.MXFP8BlockScaling()):

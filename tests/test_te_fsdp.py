@@ -11,13 +11,24 @@ import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 
 from fp4ref import te  # noqa: E402
+from fp4ref.te import quantizer_factory_zoo  # noqa: E402
 
 RECIPES = {
     "nvfp4": lambda: te.recipe.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True),
     "mxfp8": te.recipe.MXFP8BlockScaling,
+    "current": te.recipe.Float8CurrentScaling,
+    "squares": te.recipe.Float8BlockScaling,
+    "hybrid": lambda: te.recipe.CustomRecipe(qfactory=quantizer_factory_zoo.mxfp8_fwd_high_precision_bwd_factory),
 }
-CASES = (("nvfp4", True), ("mxfp8", True), ("mxfp8", False))  # recipe, packed weights
-SIZES = ((128, 256), (256, 128))
+PACKED = {
+    "nvfp4": "NVFP4Tensor",
+    "mxfp8": "MXFP8Tensor",
+    "current": "Float8Tensor",
+    "squares": "Float8BlockwiseQTensor",
+    "hybrid": "HybridQuantizedTensor",
+}
+CASES = (*((name, True) for name in PACKED), ("mxfp8", False))  # recipe, packed weights
+SIZES = ((128, 256), (256, 256))
 
 
 def _step(model, recipe, x):
@@ -73,8 +84,8 @@ def test_one_process_has_the_whole(tmp_path):
             torch.manual_seed(0)
             recipe = RECIPES[name]()
             with te.quantized_model_init(packed, recipe=recipe):
-                layer = te.Linear(64, 32, params_dtype=torch.bfloat16, device="cpu", bias=False)
-            x = torch.randn(32, 64).to(torch.bfloat16)
+                layer = te.Linear(128, 128, params_dtype=torch.bfloat16, device="cpu", bias=False)
+            x = torch.randn(32, 128).to(torch.bfloat16)
             whole, gradient = _step(layer, recipe, x), layer.weight.grad
             layer.weight.grad = None
             fully_shard(layer, mesh=init_device_mesh("cpu", (1,)))
@@ -95,6 +106,6 @@ def test_fully_sharded_training_is_the_whole_one(tmp_path):
         mp.spawn(_member, args=(str(tmp_path / "store"), results), nprocs=2)
         gathered = dict(results)
     for rank in range(2):
-        assert gathered["nvfp4", True, rank] == ("NVFP4Tensor", True, [True, True])
-        assert gathered["mxfp8", True, rank] == ("MXFP8Tensor", True, [True, True])
+        for name, kind in PACKED.items():
+            assert gathered[name, True, rank] == (kind, True, [True, True]), name
         assert gathered["mxfp8", False, rank] == ("Tensor", True, [True, True])

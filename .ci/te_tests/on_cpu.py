@@ -55,9 +55,9 @@ def _answers() -> dict[str, Any]:
         "device": lambda *args: contextlib.nullcontext(),
         "set_device": lambda *args: None,
         "empty_cache": lambda: None,
-        "memory_allocated": lambda *args: 0,
-        "max_memory_allocated": lambda *args: 0,
-        "reset_peak_memory_stats": lambda *args: None,
+        "memory_allocated": lambda *args, **kwargs: 0,
+        "max_memory_allocated": lambda *args, **kwargs: 0,
+        "reset_peak_memory_stats": lambda *args, **kwargs: None,
         "is_current_stream_capturing": lambda: False,
     }
 

@@ -45,7 +45,14 @@ from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer, quantize_nvfp4
 from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
 from fp4ref.te.nvfp4_tensor import NVFP4Tensor
 from fp4ref.te.offload import get_cpu_offload_context, mark_not_offload
-from fp4ref.te.permutation import moe_permute, moe_unpermute
+from fp4ref.te.permutation import (
+    moe_permute,
+    moe_permute_and_pad_with_probs,
+    moe_permute_with_probs,
+    moe_sort_chunks_by_index,
+    moe_sort_chunks_by_index_with_probs,
+    moe_unpermute,
+)
 from fp4ref.te.quantization import (
     autocast,
     fp8_autocast,
@@ -147,6 +154,10 @@ __all__ = [
     "make_graphed_callables",
     "mark_not_offload",
     "moe_permute",
+    "moe_permute_and_pad_with_probs",
+    "moe_permute_with_probs",
+    "moe_sort_chunks_by_index",
+    "moe_sort_chunks_by_index_with_probs",
     "moe_unpermute",
     "ops",
     "optimizers",

@@ -118,8 +118,7 @@ RENAMED = {
 # Names of the package itself that are not emulated: they import, so that a file which uses some of them loads, and
 # raise when they are used.
 NOT_EMULATED = (
-    *("FusedMLAQUpProjRopeQuant", "InferenceParams", "moe_permute_and_pad_with_probs", "moe_permute_with_probs"),
-    *("moe_sort_chunks_by_index", "moe_sort_chunks_by_index_with_probs"),
+    *("FusedMLAQUpProjRopeQuant", "InferenceParams"),
     *("CusolverMpCtx", "ManualOffloadSynchronizer", "UserBufferQuantizationMode"),
     *("deinterleave_glu_tensor", "destroy_ub", "initialize_ub", "interleave_glu_tensor"),
     *("newton_schulz", "onnx_export"),
@@ -166,7 +165,7 @@ PRESENT_IN_ABSENT = {
     f"{PYTORCH}.module.fp8_unpadding": "module.padding: Fp8Unpadding",
     f"{PYTORCH}.module._common": "quantizer: can_reconstruct_wgrad_input_from_original",
     f"{PYTORCH}.module._split_quantization": "grouped: _split_quantize validate_grouped_quantizer_list",
-    f"{PYTORCH}.permutation": "permutation: moe_permute moe_unpermute",
+    f"{PYTORCH}.permutation": "permutation:*",
     f"{PYTORCH}.cpu_offload": "offload:*",
     f"{PYTORCH}.cross_entropy": "cross_entropy: parallel_cross_entropy",
     f"{PYTORCH}.graph": "graph: make_graphed_callables",

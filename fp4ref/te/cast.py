@@ -14,6 +14,8 @@ from fp4ref.te.per_tensor import codes_in_one_pass, values_in_one_pass
 from fp4ref.te.swizzle import swizzle_in_place
 
 POSITIVE_NAN, NEGATIVE_NAN = 0x7F, 0xFF  # codes of either FP8 type
+WORDS = {torch.bfloat16: (torch.int16, 7), torch.float32: (torch.int32, 23)}  # their bits, and those of the fraction
+SIGN, TOP = 0x80, 1 << 15  # of a code; of the patterns of 16 bits, the first one with a sign
 TABLED = 2  # bytes of a type whose values fit into a table
 ALL_VALUES = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16)  # bits
 
@@ -91,7 +93,9 @@ def scaled_fp8_codes(x: Tensor, scale: Tensor, dtype: DType) -> Tensor:
         return codes
     if x.device.type != "cpu" or x.element_size() != TABLED or x.numel() < ALL_VALUES.numel():
         return fp8_codes(x.to(torch.float32) * scale, dtype).view(x.shape)
-    table = fp8_codes(ALL_VALUES.view(x.dtype).to(torch.float32) * scale, dtype)
+    positive = fp8_codes(ALL_VALUES[:TOP].view(x.dtype).to(torch.float32) * scale, dtype)
+    negative = (positive | SIGN).masked_fill_(positive == POSITIVE_NAN, POSITIVE_NAN)  # rounding is symmetric
+    table = torch.cat([positive, negative])
     return table.index_select(0, _as_places(x.reshape(-1))).view(x.shape)
 
 
@@ -103,7 +107,7 @@ def _as_places(x: Tensor) -> Tensor:
 def fp8_values(codes: Tensor, kind: DType, dtype: torch.dtype) -> Tensor:
     """Return the values of FP8 codes uint8 in a wider type; exact in float32 and bfloat16.
 
-    On a CPU they come from a table, two at once where many codes are stored at an even place.
+    On a CPU they come from a table, and many of them from their bits.
     """
     values = values_in_one_pass(codes, kind, dtype)
     if values is not None:
@@ -111,21 +115,30 @@ def fp8_values(codes: Tensor, kind: DType, dtype: torch.dtype) -> Tensor:
     if codes.device.type != "cpu":
         return codes.view(torch_dtype(kind)).to(dtype)
     flat = codes.reshape(-1)
-    if flat.numel() < ALL_VALUES.numel() or flat.numel() % 2 or flat.storage_offset() % 2 or dtype.itemsize > 4:
-        return _fp8_table(kind, dtype).index_select(0, flat.to(torch.int32)).view(codes.shape)
-    return _fp8_pairs(kind, dtype).index_select(0, _as_places(flat)).view(dtype).view(codes.shape)
+    if flat.numel() >= ALL_VALUES.numel() and dtype in WORDS and _has_numbers_only(flat, kind):
+        return _from_bits(flat, kind, dtype).view(codes.shape)
+    return _fp8_table(kind, dtype).index_select(0, flat.to(torch.int32)).view(codes.shape)
+
+
+def _has_numbers_only(codes: Tensor, kind: DType) -> bool:
+    """Return True if no code is infinity or NaN, and the processor computes with subnormal numbers."""
+    least = 0x7F if kind is DType.kFloat8E4M3 else 0x7C
+    kept = torch.tensor(2.0**-140) * 2.0**100
+    return bool((codes & 0x7F).amax() < least) and bool(kept > 0)
+
+
+def _from_bits(codes: Tensor, kind: DType, dtype: torch.dtype) -> Tensor:
+    """Put the bits of FP8 codes, numbers, where those of a wider type are, and correct the bias of the exponent."""
+    word, mantissa = WORDS[dtype]
+    fraction, bias = (3, 7) if kind is DType.kFloat8E4M3 else (2, 15)
+    shift, sign = mantissa - fraction, torch.iinfo(word).min
+    bits = codes.view(torch.int8).to(word).bitwise_left_shift_(shift).bitwise_and_(sign | 0x7F << shift)
+    return bits.view(dtype).mul_(2.0 ** (127 - bias))
 
 
 @cache
 def _fp8_table(kind: DType, dtype: torch.dtype) -> Tensor:
     return torch.arange(256, dtype=torch.uint8).view(torch_dtype(kind)).to(dtype)
-
-
-@cache
-def _fp8_pairs(kind: DType, dtype: torch.dtype) -> Tensor:
-    """Return the values of each two codes, as one integer."""
-    codes = ALL_VALUES.view(torch.uint8).to(torch.int32)
-    return _fp8_table(kind, dtype).index_select(0, codes).view(torch.int32 if dtype.itemsize == 2 else torch.int64)
 
 
 def write(buffer: Tensor, values: Tensor, skip: Tensor | None) -> None:

@@ -190,7 +190,7 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
             raise SettingError("fsdp_assign_gathered", "a buffer that is None", "codes and scales", "TEL-15")
         squares = blocks(data.shape[:-1].numel()), blocks(data.shape[-1])
         if tuple(scales.shape) != squares:
-            got = f"scale geometry {list(scales.shape)} does not match gathered data {list(data.shape)}"
+            got = f"gathered scale geometry {list(scales.shape)} does not match gathered data {list(data.shape)}"
             raise SettingError("fsdp_assign_gathered", got, f"{list(squares)}", "TEL-15")
         turned = meta["direction"] == "columnwise"
         padded = scale_shape(tuple(data.shape), tiles=True, columnwise=turned)

@@ -77,6 +77,10 @@ class IdentityTensor(QuantizedTensor, IdentityTensorStorage):  # type: ignore[mi
         kind = dtype or self._dtype
         return type(self)(shape=sizes, dtype=kind, hp_data=data, quantizer=self._quantizer, device=self.device, **where)
 
+    def viewed(self, shape: tuple[int, ...]) -> Any:
+        """Return the same memory under another shape."""
+        return self.rebuilt({"hp_data": self.read_in("row").view(shape)})
+
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Any:
         """Return zeros of any type, or of the quantizer's."""
         kind = getattr(self._quantizer, "dtype", None) or dtype

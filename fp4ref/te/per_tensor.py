@@ -26,12 +26,11 @@ def largest_magnitude(tensor: Tensor) -> Tensor:
         rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() else tensor.reshape(1, 1)
         made: Tensor = found[1](rows, NVFP4)  # every specification with one maximum finds the same
         return made
-    magnitudes = tensor.abs()
     if tensor.device.type == "cpu":
-        amax = magnitudes.amax().to(torch.float32)
+        amax = torch.stack(tensor.aminmax()).abs().amax().to(torch.float32)
         if not amax.isnan():  # the usual case, without a copy
             return amax.reshape(1)
-    return torch.nan_to_num(magnitudes, nan=0.0, posinf=torch.inf).amax().to(torch.float32).reshape(1)
+    return torch.nan_to_num(tensor.abs(), nan=0.0, posinf=torch.inf).amax().to(torch.float32).reshape(1)
 
 
 def current_scale(
