@@ -212,6 +212,17 @@ def test_text_and_page_say_the_same(source: Path, tmp_path: Path) -> None:
     assert len(dots) == 3 + 2 + 2
 
 
+def test_columns_asks_for_a_width_where_there_is_no_terminal(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    wide = run(source, "--specs", "nvfp4,mxfp4", "--tensors", "a.weight").output.splitlines()
+    assert max(map(len, wide)) > 60
+    monkeypatch.setenv("COLUMNS", "60")
+    folded = run(source, "--specs", "nvfp4,mxfp4", "--tensors", "a.weight").output.splitlines()
+    tables = [line for line in folded if re.search(r"\S {2,}\S", line)]
+    assert tables
+    assert max(map(len, tables)) <= 60
+
+
 def test_a_row_fits_eighty_columns() -> None:
     """With the default specifications, for the scales of ordinary weights: names, numbers and scales on one line."""
     x = np.random.default_rng(0).standard_normal((64, 128), np.float32) * np.float32(1e-6)
