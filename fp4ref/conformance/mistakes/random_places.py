@@ -35,7 +35,7 @@ def _first_of(count: int, row: Any, column: Any, shape: tuple[int, int]) -> tupl
 
 
 def _further_on(by: int, row: Any, column: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
-    """Return the place of the element that is so many on, counted over the matrix and around its end."""
+    """Return the place of the element `by` further on, counted over the matrix and around its end."""
     return np.divmod((row * shape[1] + column + by) % max(shape[0] * shape[1], 1), max(shape[1], 1))
 
 
