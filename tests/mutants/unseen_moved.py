@@ -14,6 +14,7 @@ NVFP4, Square, FourOverSix = (_BASE[name] for name in ("NVFP4", "Square", "FourO
 _SCALES = runpy.run_path(str(Path(__file__).parent / "unseen_scales.py"))
 mutant, MUTANTS = _SCALES["mutant"], _SCALES["MUTANTS"]
 MUTANTS.clear()
+Stochastic = runpy.run_path(str(Path(__file__).parent / "kernels.py"))["Stochastic"]
 F = np.float32
 CORRECT, RELEASE = (), True
 
@@ -95,3 +96,14 @@ class SignOfTheOtherHalf(NVFP4):
         other = np.arange(codes.shape[1]) ^ 8
         taken = np.where(other < codes.shape[1], other, np.arange(codes.shape[1]))
         return super().pack(np.where(np.arange(len(codes))[:, None] >= 64, codes & 7 | codes[:, taken] & 8, codes))
+
+
+@mutant("bits-inferred-reversed", says="bits of each random byte are taken in reverse order")
+class BitsOfBytesReversed(Stochastic):
+    def encode(self, y):
+        given = self.bits
+        turned = np.unpackbits(given[..., None], axis=-1)[..., ::-1]
+        self.bits = np.packbits(turned, axis=-1)[..., 0]
+        codes = super().encode(y)
+        self.bits = given
+        return codes

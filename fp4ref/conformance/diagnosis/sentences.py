@@ -15,6 +15,7 @@ from fp4ref.conformance.diagnosis.profile_words import differences
 from fp4ref.conformance.diagnosis.turned_codes import FILLING
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
 from fp4ref.conformance.mistakes.kernel import kernel_of
+from fp4ref.conformance.mistakes.pitches import CODES_AT_PITCH
 from fp4ref.conformance.mistakes.readers import DECLARED
 from fp4ref.conformance.mistakes.record import Mistake, Slot
 from fp4ref.conformance.mistakes.sides import code_side
@@ -40,7 +41,7 @@ def told(
     if in_padding:
         held = padding_text([item for item in items if item.size]) if hypothesis.scales is DECLARED else ""
         parts.append((PADDING[0], Slot.PADDING, f"{PADDING[1]}: {held}" if held else PADDING[1]))
-    filled = hypothesis.data.fills or any(mistake.name in FILLING for mistake in hypothesis.mistakes)
+    filled = hypothesis.data.fills or any(_fills_spare_bits(mistake.name) for mistake in hypothesis.mistakes)
     if not filled and any(item.spare() for item in items):
         name, text = SPARE[spec.element.format.bits]
         odd = [item for item in items if item.size and item.columns % 2]
@@ -50,6 +51,10 @@ def told(
     stage = min(stages, key=ORDER.index).value if stages else ""
     place = "; ".join(dict.fromkeys(mistake.place for mistake in hypothesis.mistakes if mistake.place))
     return Explanation(tuple(names), stage, "; ".join(texts), except_on, hypothesis.profile, place, differs)
+
+
+def _fills_spare_bits(name: str) -> bool:
+    return name in FILLING or name.startswith(CODES_AT_PITCH)
 
 
 def _located(mistake: Mistake) -> str:

@@ -18,7 +18,7 @@ from fp4ref.conformance.diagnosis.evidence import Item, Part, Tier
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.diagnosis.hypotheses import Hypothesis, special_kinds
 from fp4ref.conformance.diagnosis.likely_place import likely_place
-from fp4ref.conformance.diagnosis.measured.near import near_boundaries
+from fp4ref.conformance.diagnosis.measured.near import nearness
 from fp4ref.conformance.diagnosis.padding import in_padding
 from fp4ref.conformance.diagnosis.placed import PlacedSearch
 from fp4ref.conformance.diagnosis.ranking import ranked
@@ -295,5 +295,5 @@ class Session:
             complete=self.complete,
             where=first_difference(self.items),
             place=self._likely.text,
-            near=near_boundaries(self.items, self._ticking(Share.WORDS)),
+            near=nearness(self.items),
         )

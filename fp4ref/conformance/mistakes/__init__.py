@@ -15,11 +15,11 @@ from fp4ref.conformance.mistakes.inputs import inputs
 from fp4ref.conformance.mistakes.kernel import Kernel, kernel_of
 from fp4ref.conformance.mistakes.library import MistakeLibrary
 from fp4ref.conformance.mistakes.partial_blocks import partial_blocks
+from fp4ref.conformance.mistakes.pitches import pitches
 from fp4ref.conformance.mistakes.randomness import randomness
 from fp4ref.conformance.mistakes.readers import scale_readers
 from fp4ref.conformance.mistakes.record import Mistake, Slot, collect, known
 from fp4ref.conformance.mistakes.scale_codecs import scale_codec
-from fp4ref.conformance.mistakes.scale_pitches import pitches
 from fp4ref.conformance.mistakes.scale_places import misplaced, squares
 from fp4ref.conformance.mistakes.scales import block_scale
 from fp4ref.conformance.mistakes.sides import CaseLike, Exhibit

@@ -31,7 +31,7 @@ SEEN: tuple[tuple[str, str, Any], ...] = (
     ("second-half", "the first half of the block", lambda at, count: at >= count // 2),
     ("even", "every second element, from element 1 on", lambda at, count: at % 2 == 0),
     ("odd", "every second element, from element 0 on", lambda at, count: at % 2 == 1),
-    ("quarter", "all but the first quarter of the block", lambda at, count: at < count // 4),
+    ("first-quarter", "all but the first quarter of the block", lambda at, count: at < count // 4),
 )
 PARTLY = tuple(
     search(f"search-{name}", f"4over6 errors miss {text}", searches, alone=True, search=of(partial(_masked, seen)))

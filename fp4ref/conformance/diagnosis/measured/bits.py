@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +25,20 @@ ENOUGH = 64  # groups in which every place must be seen
 NEAR = 2.0  # of 256: fractions so close to a whole number of bits decide nothing
 
 
+def _bits_reversed(numbers: NDArray[Any]) -> NDArray[Any]:
+    return sum((numbers >> i & 1) << 7 - i for i in range(8))  # type: ignore[return-value]
+
+
 @np.errstate(all="ignore")
 def source_of_bits(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]]) -> Mistake | None:
     """For each element of a group the one whose random bits it uses, if that is always the same and not itself."""
     if kernel.codec.rounding is not Rounding.STOCHASTIC:
         return None
     seen = [found for part, side in pairs if (found := _needed(kernel, part, side)) is not None]
+    mapped = _mapped(seen)
+    if mapped is not None:
+        name, text, table = mapped
+        return known(Slot.INPUT, f"bits-inferred-{name}", text, bits=partial(_looked_up, table))
     shift = next(
         (by for by in SHIFTS if seen and all(_fits(np.roll(found[0], by, (0, 1)), found) for found in seen)), None
     )
@@ -70,6 +79,35 @@ def _needed(kernel: Kernel, part: Part, side: ScaleSide) -> Needed | None:
     low = np.where(use & (code > lower), needed - NEAR, -np.inf)
     high = np.where(use & (code == lower), needed + NEAR, np.inf)
     return np.asarray(drawn), low, high
+
+
+BYTES = np.arange(256)
+TABLES: tuple[tuple[str, str, NDArray[Any]], ...] = (
+    ("reversed", "the bits of each random byte are taken in reverse order", _bits_reversed(BYTES)),
+    *(
+        (f"rotated-{n}", f"the bits of each random byte are rotated by {n}", (BYTES << n | BYTES >> 8 - n) & 255)
+        for n in range(1, 8)
+    ),
+    *((f"xor-{n:02x}", f"random bytes b are taken as b ^ {n:#04x}", BYTES ^ n) for n in range(1, 256)),
+    *((f"plus-{n}", f"random bytes b are taken as (b + {n}) % 256", (BYTES + n) % 256) for n in range(1, 256)),
+)
+
+
+def _mapped(seen: Sequence[Needed]) -> tuple[str, str, NDArray[Any]] | None:
+    """Return the rule by which each random byte is taken as another one, if one fits all elements."""
+    if not seen:
+        return None
+    low, high = np.full(256, -np.inf), np.full(256, np.inf)
+    for drawn, least, most in seen:
+        np.maximum.at(low, drawn.reshape(-1), least.reshape(-1))
+        np.minimum.at(high, drawn.reshape(-1), most.reshape(-1))
+    if ((low <= BYTES) & (high >= BYTES)).all():
+        return None
+    return next((rule for rule in TABLES if ((rule[2] >= low) & (rule[2] <= high)).all()), None)
+
+
+def _looked_up(table: NDArray[Any], bits: Codes) -> Codes:
+    return table.astype(np.uint8)[bits]
 
 
 def _fits(drawn: Codes, found: Needed) -> bool:

@@ -1,90 +1,163 @@
-"""Differences that a few steps of float32 before a rounding make, said where no mistake explains the bytes."""
+"""How near bytes are to the right ones where no mistake explains them: beside a choice, or beside a rounding."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.diagnosis.clock import OutOfTimeError
+from fp4ref.conformance.diagnosis.clock import Deadline, OutOfTimeError
 from fp4ref.conformance.diagnosis.evidence import LARGE, Item, Part
 from fp4ref.conformance.diagnosis.scale_stage import given_amax, given_scales
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
-from fp4ref.conformance.mistakes.kernel import kernel_of
+from fp4ref.conformance.mistakes.kernel import Kernel, kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED
-from fp4ref.conformance.mistakes.sides import EVERY, before_codec
-from fp4ref.formats import Codec, Codes, F, Floats, Rounding
+from fp4ref.conformance.mistakes.sides import EVERY, before_codec, code_side
+from fp4ref.formats import Codec, Codes, F, Floats, Rounding, grid
 from fp4ref.model.tiles import join
+from fp4ref.spec import Spec
 
 STEPS = (1, 2, 4, 8, 16)  # of float32
-LEAST = 3  # differing bytes, below which nothing is said
+LEAST = 3  # differing bytes, or blocks, below which nothing is said
+ALLOWED = 0.5  # seconds
 CAUSE = "as in another order of operations, or with an approximate reciprocal"
 Bools = NDArray[np.bool_]
 
 
-def near_boundaries(items: Sequence[Item], tick: Callable[[], None]) -> str:
-    """Return in words that everything that differs is a few steps of float32 from a boundary.
+class Nearness(NamedTuple):
+    """Scales, and codes or blocks, of a case that differ, and how many steps of float32 they are away at most."""
 
-    Empty if it is not, or if the time does not suffice to say.
+    scales: int
+    codes: int
+    scale_steps: int = 0
+    code_steps: int = 0
+
+
+def nearness(items: Sequence[Item]) -> str:
+    """Return in words how near everything that differs is to what is right; empty if it is not near.
+
+    Maxima are those of the candidate, and codes are judged with its own scale bytes.
 
     Rules: CNF-44.
     """
+    found: list[Nearness] = []
+    tick, partly = Deadline(ALLOWED), False
     try:
-        return _near(items, tick)
+        for item in (item for item in items if item.wrong.any()):
+            tick()
+            if item.size > LARGE:
+                partly = True
+                continue
+            one = _look(item.spec)(item)
+            if one is None:
+                return ""
+            found.append(one)
     except OutOfTimeError:
+        partly = True
+    scales, codes = (sum(getattr(one, name) for one in found) for name in ("scales", "codes"))
+    if scales + codes < LEAST:
         return ""
+    if items[0].spec.four_over_six is not None:
+        said = f"every block is one of the two candidates of 4over6, but {codes:,} are not the one to keep"
+    elif items[0].spec.element.rounding is Rounding.STOCHASTIC:
+        said = f"every code is a neighbour of its value, but {codes:,} are not those that the random bits call for"
+    else:
+        parts = (
+            ("scale bytes", "a block scale", scales, max(one.scale_steps for one in found)),
+            ("codes", "a scaled element", codes, max(one.code_steps for one in found)),
+        )
+        said = "; ".join(
+            f"{words} differ only where {what} is within {steps} steps of float32 of a boundary"
+            for words, what, count, steps in parts
+            if count
+        )
+        said = f"{said}, {CAUSE}"
+    return f"{said} (seen in {len(found)} cases)" if partly else said
+
+
+def _look(spec: Spec) -> Callable[[Item], Nearness | None]:
+    if spec.four_over_six is not None:
+        return _chosen
+    return _neighbours if spec.element.rounding is Rounding.STOCHASTIC else _beside
 
 
 @np.errstate(all="ignore")
-def _near(items: Sequence[Item], tick: Callable[[], None]) -> str:
-    """Return the words; scale bytes are judged with the candidate's own maxima, codes with its own scale bytes."""
-    most, wrong = {"scale": 0, "code": 0}, {"scale": 0, "code": 0}
-    for item in items:
-        if (
-            item.size > LARGE
-            or item.spec.four_over_six is not None
-            or item.spec.element.rounding is Rounding.STOCHASTIC
-        ):
-            return ""
-        tick()
-        for name, y, got, codec in _compared(item):
-            steps, count = _steps(y, got, codec)
-            if steps is None:
-                return ""
-            most[name], wrong[name] = max(most[name], steps), wrong[name] + count
-    said = [
-        f"{words} differ only where {what} is within {most[name]} steps of float32 of a boundary"
-        for name, words, what in (("scale", "scale bytes", "a block scale"), ("code", "codes", "a scaled element"))
-        if wrong[name]
-    ]
-    return f"{'; '.join(said)}, {CAUSE}" if sum(wrong.values()) >= LEAST else ""
+def _chosen(item: Item) -> Nearness | None:
+    """Return how many blocks are the other candidate; None if one is neither."""
+    part, codes = Part(item, EVERY, EVERY, tier=True), item.codes(LOW_FIRST)
+    kernel = given_amax(kernel_of(item.spec), item)
+    candidates = [_own(part, codes, kernel.but(second=choice)) for choice in (_first, _second)]
+    right = _own(part, codes, kernel)
+    if right is None or candidates[0] is None or candidates[1] is None:
+        return None
+    return Nearness(0, int(np.count_nonzero(~right))) if (candidates[0] | candidates[1] | right).all() else None
 
 
-def _compared(item: Item) -> Iterator[tuple[str, Floats, Codes, Codec]]:
-    """Yield what is rounded, and what the candidate made of it: scales, then elements."""
-    kernel, part = kernel_of(item.spec), Part(item, EVERY, EVERY, tier=True)
-    side, stored, codes = part.side(given_amax(kernel, item)), item.scales(DECLARED), item.codes(LOW_FIRST)
-    own = given_scales(kernel, part, DECLARED)
-    if side is None or own is None or stored is None or codes is None:
-        yield "scale", np.zeros(1, F), np.full(1, 255, np.uint8), item.spec.scale  # nothing is near anything
-        return
-    t = np.broadcast_to(side.t[:, :, 0, 0], own.byte.shape[:2])
-    yield "scale", np.asarray(t, F), np.asarray(own.byte[:, :, 0, 0]), item.spec.scale
-    yield "code", join(before_codec(kernel, own), own.shape), codes, item.spec.element
+def _first(second: Floats, first: Floats) -> Bools:
+    return np.zeros(first.shape, np.bool_)
 
 
-def _steps(y: Floats, got: Codes, codec: Codec) -> tuple[int | None, int]:
-    """Return the number of steps that makes every code the candidate's, and how many are not; None without one."""
+def _second(second: Floats, first: Floats) -> Bools:
+    return np.ones(first.shape, np.bool_)
+
+
+def _own(part: Part, codes: Codes | None, kernel: Kernel) -> Bools | None:
+    """Return which blocks are a kernel's."""
+    side, stored = part.side(kernel), part.declared_scales
+    if side is None or codes is None or stored is None or stored.shape != side.scales.shape:
+        return None
+    starts = range(0, codes.shape[1], kernel.block.columns)
+    return np.asarray(
+        (stored == side.scales) & np.logical_and.reduceat(codes == code_side(kernel, side), starts, axis=1)
+    )
+
+
+@np.errstate(all="ignore")
+def _neighbours(item: Item) -> Nearness | None:
+    """Return how many codes are the other neighbour of their value; None if one is no neighbour."""
+    kernel, part, codes = kernel_of(item.spec), Part(item, EVERY, EVERY, tier=True), item.codes(LOW_FIRST)
+    side, own, stored = part.side(given_amax(kernel, item)), given_scales(kernel, part, DECLARED), part.declared_scales
+    if side is None or own is None or codes is None or stored is None or not np.array_equal(stored, side.scales):
+        return None
+    y, values, sign = (
+        join(before_codec(kernel, own), own.shape),
+        grid(kernel.codec.format),
+        kernel.codec.format.sign_bit,
+    )
+    wrong = code_side(kernel, own) != codes
+    magnitude, code = np.abs(y[wrong]), (codes[wrong] & (sign - 1)).astype(np.intp)
+    lower = np.searchsorted(values[: kernel.codec.format.codes], magnitude, side="right") - 1
+    near = ((code == lower) | (code == lower + 1)) & ((codes[wrong] >= sign) == np.signbit(y[wrong]))
+    return Nearness(0, int(np.count_nonzero(wrong))) if near.all() else None
+
+
+@np.errstate(all="ignore")
+def _beside(item: Item) -> Nearness | None:
+    """Return how far scales and elements that differ are from a boundary; None if that is far."""
+    kernel, part, codes = kernel_of(item.spec), Part(item, EVERY, EVERY, tier=True), item.codes(LOW_FIRST)
+    side, own, stored = part.side(given_amax(kernel, item)), given_scales(kernel, part, DECLARED), part.declared_scales
+    if side is None or own is None or codes is None or stored is None:
+        return None
+    high, byte = kernel.block.rows, own.byte[:, :, 0, 0]
+    if not np.array_equal(np.repeat(byte, high, axis=0)[: len(stored)], stored):
+        return None
+    t = np.broadcast_to(side.t[:, :, 0, 0], byte.shape)
+    scales = _steps(np.asarray(t, F), byte, item.spec.scale)
+    elements = _steps(join(before_codec(kernel, own), own.shape), codes, item.spec.element)
+    return None if scales is None or elements is None else Nearness(scales[1], elements[1], scales[0], elements[0])
+
+
+def _steps(y: Floats, got: Codes, codec: Codec) -> tuple[int, int] | None:
+    """Return the number of steps that makes every code the candidate's, and how many differ; None without one."""
     wrong = codec.encode(np.ascontiguousarray(y)) != got
     left, codes = np.ascontiguousarray(y[wrong], F), got[wrong]
-    if not left.size:
-        return 0, 0
-    bits = left.view(np.int32)
     fits: Bools = np.zeros(left.shape, np.bool_)
-    for steps in STEPS:
+    for steps in STEPS if left.size else ():
         for by in (-steps, steps):
-            fits |= np.isfinite(left) & (codec.encode((bits + np.int32(by)).view(F)) == codes)
+            moved = (left.view(np.int32) + np.int32(by)).view(F)
+            fits |= np.isfinite(left) & (codec.encode(moved) == codes)
         if fits.all():
             return steps, left.size
-    return None, left.size
+    return None if left.size else (0, 0)

@@ -128,16 +128,17 @@ def _alpha(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     """
     if spec.global_scale is Granularity.NONE:
         return
-    a, b = (integers(spec, random, rows, 4 * spec.block.columns) for rows in (12, 20))
-    yield GemmCase(family, PLAIN, a, b)
-    pairs = [(9.8125, 0.6171875), (4.0, 0.5), (1.1, 1.3), (0.02, 300.0), (1e-20, 3e18)]
-    for amaxes in pairs:
-        sides = []
-        for q, amax in zip((a, b), amaxes, strict=True):
-            assert q.row is not None
-            spread = 1 + np.arange(q.row.amax.size) / 7
-            sides.append(replace(q, row=q.row._replace(amax=(amax * spread).astype(F))))
-        yield GemmCase(family, f"{amaxes[0]:g}-{amaxes[1]:g}", sides[0], sides[1], plain=PLAIN)
+    for m, n, size in ((12, 20, ""), (136, 152, "-wide")):  # past a tile of 128 as well
+        a, b = (integers(spec, random, rows, 4 * spec.block.columns) for rows in (m, n))
+        yield GemmCase(family, f"{PLAIN}{size}", a, b)
+        pairs = [(9.8125, 0.6171875), (4.0, 0.5), (1.1, 1.3), (0.02, 300.0), (1e-20, 3e18)]
+        for amaxes in pairs:
+            sides = []
+            for q, amax in zip((a, b), amaxes, strict=True):
+                assert q.row is not None
+                spread = 1 + np.arange(q.row.amax.size) / 7
+                sides.append(replace(q, row=q.row._replace(amax=(amax * spread).astype(F))))
+            yield GemmCase(family, f"{amaxes[0]:g}-{amaxes[1]:g}{size}", sides[0], sides[1], plain=f"{PLAIN}{size}")
 
 
 def _random(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:

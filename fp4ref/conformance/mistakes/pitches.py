@@ -1,4 +1,4 @@
-"""Rows of scale bytes that are taken to be further apart, or closer, than they are."""
+"""Rows of bytes that are taken to be further apart, or closer, than they are."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from fp4ref import packing
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of
-from fp4ref.formats import Codes
+from fp4ref.formats import Codes, Format
 
 Pitch = Callable[[int, int, int], int]  # (rows, blocks, columns of a block) -> blocks from one row to the next
 PITCHES: tuple[tuple[str, str, Pitch], ...] = (
@@ -31,8 +32,31 @@ PITCHES: tuple[tuple[str, str, Pitch], ...] = (
 )
 
 
+BytePitch = Callable[[int, int, int], int]  # (rows, columns, bytes of a row) -> bytes from one row to the next
+BYTE_PITCHES: tuple[tuple[str, str, BytePitch], ...] = (
+    *(
+        (f"{n}", f"a multiple of {n} bytes", partial(lambda n, rows, columns, each: -(-each // n) * n, n))
+        for n in (2, 4, 8, 16, 32, 64, 128)
+    ),
+    ("half", "half as many bytes as columns, rounded down,", lambda rows, columns, each: columns // 2),
+    ("columns", "as many bytes as columns", lambda rows, columns, each: columns),
+    ("rows", "as many bytes as half the rows, rounded up,", lambda rows, columns, each: -(-rows // 2)),
+    ("one-more", "one byte too many", lambda rows, columns, each: each + 1),
+)
+CODES_AT_PITCH = "codes-pitch-"  # which leave codes in spare bits
+
+
 def pitches() -> Iterator[Mistake]:
-    """Yield scale bytes that are written, or copied, at the pitch of something else than a row of them."""
+    """Yield bytes that are written, or copied, at the pitch of something else than a row of them."""
+    for name, text, apart in BYTE_PITCHES:
+        yield known(
+            Slot.PACKING,
+            f"{CODES_AT_PITCH}{name}",
+            f"rows of data are written {text} apart; past the end none is",
+            alone=True,
+            codes=of(partial(_codes_at_pitch, apart)),
+            whole=True,
+        )
     for name, text, pitch in PITCHES:
         for way, said, move in (
             ("stored", "written at", _written_at),
@@ -49,17 +73,32 @@ def pitches() -> Iterator[Mistake]:
             )
 
 
+def _codes_at_pitch(pitch: BytePitch, kernel: Kernel) -> Callable[[Codes], Codes]:
+    return partial(_codes_written_at, pitch, kernel.codec.format)
+
+
+def _codes_written_at(pitch: BytePitch, form: Format, codes: Codes) -> Codes:
+    """Return codes whose rows of bytes are written a pitch apart; later ones win."""
+    data = packing.pack(codes, form)
+    rows, each = data.shape
+    return packing.unpack(_placed(data, pitch(rows, codes.shape[1], each)), codes.shape[1], form)
+
+
+def _placed(data: Codes, apart: int) -> Codes:
+    rows, across = data.shape
+    offsets = (np.arange(rows)[:, None] * apart + np.arange(across)).reshape(-1)
+    made, kept = np.zeros(data.size, np.uint8), offsets < data.size
+    made[offsets[kept]] = data.reshape(-1)[kept]
+    return made.reshape(data.shape)
+
+
 def _at_pitch(move: Any, pitch: Pitch, kernel: Kernel) -> Callable[[Codes], Codes]:
     return partial(move, pitch, kernel.block.columns)
 
 
 def _written_at(pitch: Pitch, width: int, scales: Codes) -> Codes:
     """Return rows of scale bytes written a pitch apart; later ones win."""
-    rows, across = scales.shape
-    offsets = (np.arange(rows)[:, None] * pitch(rows, across, width) + np.arange(across)).reshape(-1)
-    made, kept = np.zeros(scales.size, np.uint8), offsets < scales.size
-    made[offsets[kept]] = scales.reshape(-1)[kept]
-    return made.reshape(scales.shape)
+    return _placed(scales, pitch(*scales.shape, width))
 
 
 def _read_at(pitch: Pitch, width: int, scales: Codes) -> Codes:
