@@ -128,7 +128,10 @@ NOT_EMULATED = (
 # Names that one of our modules under another name (SAME) has besides its own, as in GATHERED.
 BESIDES = {
     f"{PYTORCH}.quantization": ("delayed_scaling: _amax_and_scale_update _default_sf_compute",),
-    f"{PYTORCH}.cpp_extensions.gemm": ("grouped_gemm: general_grouped_gemm general_grouped_gemm_for_grouped_tensor",),
+    f"{PYTORCH}.cpp_extensions.gemm": (
+        "grouped_gemm: general_grouped_gemm general_grouped_gemm_for_grouped_tensor",
+        "hybrid_tensor: _unwrap_tensor",
+    ),
     f"{PYTORCH}.distributed": (
         "checkpoint: checkpoint activation_recompute_forward get_activation_recompute_contexts",
         "checkpoint: in_fp8_activation_recompute_phase is_fp8_activation_recompute_enabled",

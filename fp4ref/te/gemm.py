@@ -16,7 +16,7 @@ from fp4ref.te.finishing import combined, finished
 from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.global_scale import global_factors, globally_scaled
-from fp4ref.te.hybrid_tensor import HybridQuantizedTensorStorage, read_in
+from fp4ref.te.hybrid_tensor import read_in
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
 from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
 from fp4ref.te.processor import rounded_product
@@ -110,17 +110,6 @@ def _native(x: Any, direction: str) -> Any:
     """Return the operand that is read in a direction, a custom one in the buffers of the usual ones. Rules: TEL-56."""
     x = read_in(x, direction)
     return x.as_native() if getattr(x, "custom", False) else x
-
-
-def _unwrap_tensor(x: Any, usage: str) -> Any:
-    """Return the operand that a product with "rowwise" or "columnwise" reads of it. Rules: TEL-56."""
-    if usage not in {"rowwise", "columnwise"}:
-        raise ValueError(f"Unsupported GEMM tensor usage ({usage}), need rowwise or columnwise")
-    direction = usage.removesuffix("wise")
-    if isinstance(x, HybridQuantizedTensorStorage) and direction not in x.directions():
-        got = f"GEMM requested the {usage} representation, but it is unavailable"
-        raise SettingError("general_gemm", got, f"a tensor with {usage} data", "TEL-25")
-    return read_in(x, direction)
 
 
 def _gelu_backward(gradient: Tensor, gelu_in: Tensor | None) -> Tensor:

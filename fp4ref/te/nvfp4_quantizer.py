@@ -26,8 +26,7 @@ from fp4ref.te.nvfp4_tensor import NVFP4Tensor
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import NVFP4BlockScaling, Recipe
 
-NOTHING = DirectionData(None, None, None)
-_settings_of = attrgetter(*NVFP4Settings._fields)
+NOTHING, _settings_of = DirectionData(None, None, None), attrgetter(*NVFP4Settings._fields)
 
 
 class NVFP4Quantizer(Quantizer):

@@ -66,8 +66,8 @@ def moe_permute_and_pad_with_probs(
     places = torch.arange(len(rows), device=inp.device) + before[rows[:, 1]]
     total = int(padded.sum())
     whole = rows.new_full((total, 2), -1).index_copy(0, places, rows)
-    spread = (part.new_zeros(total, *part.shape[1:]).index_copy(0, places, part) for part in (made, kept))
-    return *spread, whole, before, padded
+    made, kept = (part.new_zeros(total, *part.shape[1:]).index_copy(0, places, part) for part in (made, kept))
+    return made, kept, whole, before, padded
 
 
 def moe_unpermute(
@@ -117,7 +117,7 @@ def moe_sort_chunks_by_index_with_probs(
 
 def _in_order(split_sizes: Tensor, sorted_index: Tensor, device: torch.device) -> Tensor:
     sizes = [int(size) for size in split_sizes.flatten().tolist()]
-    chunks = torch.arange(sum(sizes), device=device).split(sizes)
+    chunks = torch.split(torch.arange(sum(sizes), device=device), sizes)
     return torch.cat([chunks[index] for index in sorted_index.flatten().tolist()])
 
 

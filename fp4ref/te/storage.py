@@ -203,7 +203,7 @@ class QuantizedTensorStorage:
         raise NotImplementedError
 
     def set_scales_buffer(self, direction: str, scales: Tensor) -> None:
-        """Give one direction another buffer of scales, in the place of that which `scales_buffer` returns."""
+        """Give one direction another buffer of scales."""
         current = self.scales_buffer(direction)
         name = next(name for name in self.BUFFERS if getattr(self, name) is current)
         setattr(self, name, scales)
