@@ -565,3 +565,12 @@ def test_notebooks_run_and_show_their_results(tmp_path):
     assert shown["check-notebook"].count("```text\nconforms\n```") == 1
     with pytest.raises(ZeroDivisionError):
         script.run("1 / 0", {})
+
+
+def test_profiles_that_do_otherwise_were_run():
+    """A function that cites other rules but computes the same is no departure; one of another order is."""
+    found = load(DOCS / "generate" / "rule_pages.py").departing()
+    assert "te.python_reference" not in found["GLB-2"]
+    assert "torchao.nvfp4_2lvl" in found["GLB-2"]
+    assert "torchao.nvfp4_2lvl" in found["GLB-3"]
+    assert not {name for name in found["GLB-3"] if fp4ref.profiles[name].global_scale == "none"}

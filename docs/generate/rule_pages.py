@@ -86,7 +86,8 @@ def page(index: Index, rule: Rule, figures: Sequence[str]) -> Iterator[str]:
         yield f"{', '.join(f'`{name}`' for name in others)}; see"
         yield "[how the public implementations differ](../differences.md)."
         if rule.id in OF_ARITHMETIC:
-            yield "Their arithmetic was run on a hundred thousand numbers, and gave other results than the rule."
+            numbers = "zero, infinity and tiny maxima" if rule.id == "GLB-3" else "a hundred thousand numbers"
+            yield f"Their arithmetic was run on {numbers}, and gave other results than the rule."
 
 
 @cache
