@@ -57,8 +57,8 @@ FIRST = (
 OTHERS = """\
 In 66 exports of 14 other models by the same writers, with pruned and sparse weights, outliers, biases, other numbers of
 heads, and integer formats, lint found only what is wrong: in four, a matrix of zeros that its writer turned into NaN,
-and in one GGUF file rows of q and k that the trial's author had not permuted. Of 51 more defects in
-exports of this page, by an author who had read some of the checks, 51 were caught and 50 had the code that the author
+and in one GGUF file rows of q and k that the trial's author had not permuted. A further 51 defects in
+exports of this page, by an author who had read some of the checks, were all caught; 50 had the code that the author
 expected.
 """
 THIRD = (
