@@ -45,7 +45,7 @@ def quantize(
 def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
     """Values [rows, columns] of one direction; with `out`, into it.
 
-    Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6. Certificates: dequantize-*.
+    Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6. Certificates: dequantize-*, rows-decoded-by-amax, columns-inverted.
     """
     parts = data.mapped(partial(arrays.to_numpy, "dequantize"))
     spec, (rows, columns) = call.required, call.encoded

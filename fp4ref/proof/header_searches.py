@@ -11,8 +11,8 @@ from fp4ref.proof.searches import BYTES, CODES, DIFFERENCES, TOPS
 
 MAXIMA = 0x7F80  # bfloat16 up to the largest number
 SIZE = len(DIFFERENCES) * len(TOPS) * CODES * BYTES * MAXIMA
-# The first element is 3/4 of what the product stands for. A product of two floats is a double, and a sum or a quotient of
-# two floats that is rounded to a double, then to a float, is the one that is rounded once.
+# The first element is 3/4 of what the product stands for. A product of two floats is a double, and a sum or a quotient
+# of two floats that is rounded to a double, then to a float, is the one that is rounded once.
 CHECK = """
     const unsigned code = (unsigned)(i % 8u), byte = (unsigned)(i / 8u % 127u), bits = (unsigned)(i / 1016u);
     const float q = hardware_e2m1::decode(code), s = hardware_e4m3::decode(byte), A = float_of(bits << 16);
