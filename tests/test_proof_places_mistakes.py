@@ -50,6 +50,7 @@ NATIVE_PLACES = {
         ("hadamard-columns/cpu", "hadamard-column-amax/cpu"),
         ("hadamard.h", "Signs >> i & 1u ? -0.25f", "Signs >> i & 2u ? -0.25f"),
     ),
+    "pieces-of-squares/cpu": ("csrc/walk.h", "job.amax[numerics.by_row ? row : 0]", "2 * job.amax[0]"),
     "rows-decoded-by-amax/cpu": ("csrc/dequantize.h", "S::global == Global::row ? row : 0", "0 * row"),
     "columns-inverted/cpu": (
         "csrc/dequantize.h",
@@ -342,6 +343,10 @@ PYTHON_PLACES = {
         f"columns-inverted/{of}": instead(module, "inverse", other_signs)
         for of, module in (("golden", "fp4ref.hadamard"), ("torch", "fp4ref_torch.hadamard"))
     },
+    "pieces-of-squares/golden": instead("fp4ref.model.quantize", "split", turned),
+    "pieces-of-squares/torch": instead(
+        "fp4ref_torch.quantize", "pieces", lambda right, of, columns, multiple: right(of, columns, 1)
+    ),
     "padding-written/golden": instead("fp4ref.layout.conversion", "_filled", filled_with_zeros),
     "padding-written/cpu": instead("fp4ref_cpu.quantizing", "write_padding", lambda right, *given: None),
     "padding-written/torch": instead("fp4ref_torch.layouts", "pad", padded_with_zeros),
