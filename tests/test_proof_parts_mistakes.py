@@ -33,6 +33,7 @@ SIX_ROWS = ("csrc/quantize.h", "(b & 63u) << 6", "(b & 31u) << 6")
 SIX_VALUES = ("csrc/dequantize.h", "(at[1] & 15u) << 8", "(at[1] & 7u) << 8")
 NATIVE_PARTS = {  # claim: file of the cpu backend or of the header, text, its replacement
     "search-order/header": ("block.h", "e[i][l] + e[i + N / 2][l]", "e[2 * i][l] + e[2 * i + 1][l]"),
+    "search-errors/header": ("block.h", "q * s * (1.0f / g) - x", "q * (s * (1.0f / g)) - x"),
     "search-kept/cpu": ("block.h", SEARCH, SEARCH.replace("<", "<=")),
     "encoding-nan/header": ("arithmetic.h", ENCODING, NAN_KEPT),
     "running-amax/header": ("block.h", "!KeepNaN && magnitude > 0x7f800000u", "!KeepNaN && magnitude >= 0x7f800000u"),

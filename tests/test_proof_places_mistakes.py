@@ -50,6 +50,13 @@ NATIVE_PLACES = {
         ("hadamard-columns/cpu", "hadamard-column-amax/cpu"),
         ("hadamard.h", "Signs >> i & 1u ? -0.25f", "Signs >> i & 2u ? -0.25f"),
     ),
+    "pieces-of-squares/cpu": ("csrc/walk.h", "job.amax[numerics.by_row ? row : 0]", "2 * job.amax[0]"),
+    "rows-decoded-by-amax/cpu": ("csrc/dequantize.h", "S::global == Global::row ? row : 0", "0 * row"),
+    "columns-inverted/cpu": (
+        "csrc/dequantize.h",
+        "inverse_hadamard<S::signs>(group)",
+        "inverse_hadamard<S::signs ^ 1u>(group)",
+    ),
     "random-counters/cpu": ("csrc/random.h", "c[i][1] = indices >> 32", "c[i][1] = indices >> 33"),
     "random-parts/cpu": ("csrc/random.h", "job.first_block + column / BLOCK", "column / BLOCK"),
     "product-amaxes/cpu": (
@@ -184,6 +191,11 @@ def any_amax(right, value, spec, shape):
 def other_signs(right, x, mask):
     """Give the first element of each group the other sign."""
     return right(x, mask ^ 1)
+
+
+def from_the_last(right, direction, rows, spec):
+    """Take the amaxes of rows from the last one on."""
+    return right(direction, rows, spec)[::-1]
 
 
 def filled_with_zeros(right, values, axes, part):
@@ -325,6 +337,16 @@ PYTHON_PLACES = {
     **{f"piece-{name}/golden": method(strides.Strides, "ends", short_end) for name in LAYOUTS},
     **{f"{name}/golden": instead("fp4ref.model.quantize", "_of_rows", first_amax) for name in OF_ROWS},
     **{f"{name}/torch": instead("fp4ref_torch.quantize", "part_of", first_amax_in_torch) for name in OF_ROWS},
+    "rows-decoded-by-amax/golden": instead("fp4ref.model.dequantize", "_of_rows", from_the_last),
+    "rows-decoded-by-amax/torch": instead("fp4ref_torch.dequantize", "part_of", first_amax_in_torch),
+    **{
+        f"columns-inverted/{of}": instead(module, "inverse", other_signs)
+        for of, module in (("golden", "fp4ref.hadamard"), ("torch", "fp4ref_torch.hadamard"))
+    },
+    "pieces-of-squares/golden": instead("fp4ref.model.quantize", "split", turned),
+    "pieces-of-squares/torch": instead(
+        "fp4ref_torch.quantize", "pieces", lambda right, of, columns, multiple: right(of, columns, 1)
+    ),
     "padding-written/golden": instead("fp4ref.layout.conversion", "_filled", filled_with_zeros),
     "padding-written/cpu": instead("fp4ref_cpu.quantizing", "write_padding", lambda right, *given: None),
     "padding-written/torch": instead("fp4ref_torch.layouts", "pad", padded_with_zeros),

@@ -42,7 +42,7 @@ def quantize(call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData
     """Quantize one direction; with `out`, into its buffers.
 
     Rules: BLK-8, LAY-5. Certificates: quantize-*, cut-*, part-*, row-scaled, pieces, search-kept,
-    stochastic-rows, special-blocks-*, amax-kept, hadamard-column*, padding-written, theorem-*.
+    stochastic-rows, special-blocks-*, pieces-*, amax-kept, hadamard-column*, padding-written, theorem-*.
     """
     from fp4ref_torch.quantize import quantize_tensor
 
@@ -61,7 +61,7 @@ def quantize(call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData
 def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
     """Values [rows, columns] of one direction; with `out`, into it.
 
-    Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6. Certificates: dequantize-*.
+    Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6. Certificates: dequantize-*, rows-decoded-by-amax, columns-inverted.
     """
     import torch
 

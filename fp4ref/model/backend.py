@@ -27,7 +27,7 @@ def quantize(
     """Quantize one direction; with `out`, into its buffers.
 
     Rules: BLK-8, LAY-5. Certificates: quantize-*, cut-*, part-*, row-scaled, pieces, search-kept,
-    stochastic-rows, special-blocks-*, amax-kept, hadamard-column*, padding-written, theorem-*.
+    stochastic-rows, special-blocks-*, pieces-*, amax-kept, hadamard-column*, padding-written, theorem-*.
     """
     bits = None if random_bits is None else arrays.to_numpy("quantize", random_bits)
     (direction,) = call.directions
@@ -45,7 +45,7 @@ def quantize(
 def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
     """Values [rows, columns] of one direction; with `out`, into it.
 
-    Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6. Certificates: dequantize-*.
+    Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6. Certificates: dequantize-*, rows-decoded-by-amax, columns-inverted.
     """
     parts = data.mapped(partial(arrays.to_numpy, "dequantize"))
     spec, (rows, columns) = call.required, call.encoded

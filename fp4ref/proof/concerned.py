@@ -35,7 +35,6 @@ REASONS = (
     WithoutCertificate(ClaimSubject.HEADER, ("FOS-7",), "such a specification is refused before it is lowered"),
     WithoutCertificate(ClaimSubject.HEADER, ("GLB-5",), "only the setting is there; row-scaled/cpu is about the loops"),
     WithoutCertificate(ClaimSubject.CPU, ("GEM-11",), "NumPy's library multiplies what dequantize-*/cpu is about"),
-    WithoutCertificate(ClaimSubject.CPU, ("HAD-6",), "hadamard-inverse/header is about the function that it calls"),
 )
 
 

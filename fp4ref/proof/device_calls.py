@@ -32,6 +32,8 @@ CODE = {  # of the cuda backend, by the function that decides a claim
     "fp4ref.proof.transformed_columns:codes": QUANTIZES,
     "fp4ref.proof.transformed_columns:largest": QUANTIZES,
     "fp4ref.proof.large_tensors:pieces": QUANTIZES,
+    "fp4ref.proof.decoded_rows:by_row": (*DECODES, "fp4ref_cuda.reading:dequantized"),
+    "fp4ref.proof.decoded_rows:inverted": (*DECODES, "fp4ref_cuda.reading:dequantized"),
     "fp4ref.proof.special_blocks:blocks_of": QUANTIZES,
     "fp4ref.proof.theorems_ordered:turned": QUANTIZES,
     "fp4ref.proof.calls:transformed": QUANTIZES,

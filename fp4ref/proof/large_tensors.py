@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from fp4ref import api
 from fp4ref.formats import F
-from fp4ref.proof import whole
+from fp4ref.proof import blocks, whole
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
-from fp4ref.proof.cuts import ON_HOST
+from fp4ref.proof.cuts import ON_HOST, UNIT, encoded, matrix
 
 ROWS, COLUMNS = 4200, 512  # pieces of 2^18 elements are 512 rows; the last one is not whole
+TALL, SQUARE = (15500, 17), 16  # a matrix of more than one piece, and the side of its blocks
 PART = 200  # rows that are compared at a time
 CASES = {"nvfp4-sr": "fp4ref.specs:NVFP4_SR", "nvfp4-row-scaled": "fp4ref.specs:NVFP4_ROW_SCALED"}
 PLACES = [(row, (row * 37) % COLUMNS) for row in (*range(0, ROWS, 511), ROWS - 1)]
@@ -73,6 +74,19 @@ def _size() -> int:
     return (len(CASES) + len(PLACES)) * ROWS * COLUMNS
 
 
+def squares(subject: ClaimSubject, tell: Tell) -> Replayed:
+    """Quantize a matrix of few columns in square blocks, and compare with the bytes of the rules."""
+    x = (matrix(*TALL) * np.exp2(np.arange(TALL[0])[:, None] // SQUARE % 7)).astype(F)  # unlike in the next block
+    want = encoded(x, blocks.nvfp4(UNIT), SQUARE, SQUARE)
+    quantize: Any = api.quantize
+    got = quantize(whole._array(x, subject), "nvfp4-2d", amax=UNIT, backend=whole.BACKENDS[subject]).row
+    for name, its in (("data", want.data), ("scales", want.scales)):
+        wrong = np.argwhere(whole._host(getattr(got, name)) != its)
+        if len(wrong):
+            return Replayed(x.size, f"{name} at {wrong[0].tolist()} of {list(TALL)}")
+    return Replayed(x.size)
+
+
 def claims() -> Iterator[ProofClaim]:
     """Yield the claim for each backend."""
     for subject in ON_HOST:
@@ -92,5 +106,18 @@ def claims() -> Iterator[ProofClaim]:
             decide=partial(pieces, subject),
             covers=(*whole.QUANTIZED[subject], *values),
             reduction="a backend repeats one loop over pieces, of which here there are eight whole ones and a part",
+            needs="torch" if subject is ClaimSubject.TORCH else "",
+        )
+        yield ProofClaim(
+            name=f"pieces-of-squares/{subject}",
+            rules=("BLK-1", "BLK-7"),
+            method=Method.ARGUMENT,
+            subject=subject,
+            statement="Square blocks of a tall matrix have the bytes of the rules: no piece ends inside a block.",
+            domain=f"a matrix of {TALL[0]} x {TALL[1]}",
+            size=TALL[0] * TALL[1],
+            decide=partial(squares, subject),
+            covers=(*whole.QUANTIZED[subject], whole.value_of("nvfp4-2d", "fp4ref.specs:NVFP4_2D", subject)),
+            reduction="a piece is some 2^18 elements of whole rows, whose number here is no multiple of 16 in itself",
             needs="torch" if subject is ClaimSubject.TORCH else "",
         )

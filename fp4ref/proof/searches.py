@@ -245,7 +245,7 @@ def claims() -> Iterator[ProofClaim]:
     ):
         yield ProofClaim(
             name=f"search-errors/{subject}",
-            rules=("FOS-3",),
+            rules=("FOS-3", "FOS-4"),
             method=Method.ARGUMENT,
             subject=subject,
             statement="An element's error is the operations of its rule in double precision, each rounded once.",

@@ -1,4 +1,5 @@
-// Dequantize for one specification S, one type In that was quantized and one output type Out. Certificates: dequantize-*.
+// Dequantize for one specification S, one type In that was quantized and one output type Out. Certificates: dequantize-*,
+// rows-decoded-by-amax, columns-inverted.
 #pragma once
 #include "matrix.h"
 

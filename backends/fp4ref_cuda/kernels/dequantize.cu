@@ -7,7 +7,7 @@
 //
 // S, In (the type that was quantized), Out and INVERSE come before this file. A thread makes 16 bytes of
 // output, or one group of 16 elements where it undoes the Hadamard transform, so that a warp stores whole lines of
-// memory. Certificates: dequantize-*.
+// memory. Certificates: dequantize-*, rows-decoded-by-amax, columns-inverted.
 #include "maps.cuh"
 
 using word = Out::word;

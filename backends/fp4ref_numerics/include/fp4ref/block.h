@@ -122,7 +122,7 @@ template <class S, class In> FP4_API float quick_block_scale(float amax, float g
 // Certificates: quick-range.
 FP4_API bool quick_over_constant(float A) { return A > 0x1p-30f && A < 0x1p100f; }
 
-// 4over6: how far an element value q is from its input. Rules: FOS-3, FOS-4.
+// 4over6: how far an element value q is from its input. Rules: FOS-3, FOS-4. Certificates: search-errors.
 namespace difference {
 struct dequantized {
     template <class S, bool Quick> FP4_API float of(float q, float s, float, float A, float x) { return over_constant<Quick>(q * s * A, S::element_max * S::scale_max) - x; }
