@@ -287,7 +287,7 @@ class MXRotated(Moved, MXFP8):
         return self.move_columns(codes, 32, [*range(4, 32), *range(4)])
 
 
-@mutant("layout-", says="rows of scale bytes 2i and 2i . 1 are exchanged")
+@mutant("layout-|scales-of-row-xor-1", says="rows of scale bytes 2i and 2i . 1 are exchanged")
 class ScaleRowPairsExchanged(Moved):
     def stored(self, byte):
         return self.move_rows(byte, 2, [1, 0])

@@ -98,7 +98,8 @@ def _at_pitch(move: Any, pitch: Pitch, kernel: Kernel) -> Callable[[Codes], Code
 
 def _written_at(pitch: Pitch, width: int, scales: Codes) -> Codes:
     """Return rows of scale bytes written a pitch apart; later ones win."""
-    return _placed(scales, pitch(*scales.shape, width))
+    rows, across = scales.shape
+    return _placed(scales, pitch(rows, across, width))
 
 
 def _read_at(pitch: Pitch, width: int, scales: Codes) -> Codes:
