@@ -78,7 +78,7 @@ def _parts(group: Any) -> list[Any]:
 
 
 def _differs(group: Any, wanted: Any, layout: str, directions: DirectionChoice) -> str:
-    """Return what differs in a member or in the memory of a direction, in words; empty if nothing does."""
+    """Return the difference in a member or in the memory of a direction, in words; empty if there is none."""
     for name in DIRECTIONS if directions == "both" else (directions,):
         ends: dict[str, list[bytes]] = {"data": [], "scales": [], "amax": []}
         for index, (q, both) in enumerate(zip(group, wanted, strict=True)):

@@ -108,7 +108,7 @@ def written(subject: ClaimSubject, tell: Tell) -> Replayed:
 
 
 def _moved(padded: PaddedLayout, m: int, k: int, subject: ClaimSubject) -> str:
-    """Return what differs after a move there or back, in words; empty if nothing does."""
+    """Return the difference after a move there or back, in words; empty if there is none."""
     scales = (np.arange(m * k) * 37 % 251 + 1).astype(np.uint8).reshape(m, k)
     data = np.zeros((m, BLOCK * k), np.uint8)
     poisoned = padded.stored(scales, poisoned=True).reshape(_shape(padded, m, k))
@@ -138,7 +138,7 @@ def _wanted(m: int, k: int) -> tuple[Floats, Encoded, Encoded]:
 
 
 def _quantized(padded: PaddedLayout, m: int, k: int, subject: ClaimSubject) -> str:
-    """Return what differs in buffers that held other bytes, in words; empty if nothing does."""
+    """Return the difference in buffers that held other bytes, in words; empty if there is none."""
     x, by_rows, by_columns = _wanted(m, k)
     quantize: Any = api.quantize
     cases: tuple[tuple[DirectionChoice, Floats, dict[Direction, Encoded]], ...] = (

@@ -50,7 +50,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         return [buffer for part in self.parts().values() for buffer in part.buffers()]
 
     def get_data_tensors(self) -> tuple[Tensor | None, ...]:
-        """Return what each part returns, one after the other."""
+        """Return the buffers of elements of each part, one part after the other."""
         return tuple(data for part in self.parts().values() for data in part.get_data_tensors())
 
     def with_buffers(self, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class HybridQuantizedTensor(QuantizedTensor, HybridQuantizedTensorStorage):  # t
         return self._of_results([part.viewed(shape) for part in self.parts().values()])
 
     def viewed_through(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what a view makes of both parts, if it leaves their bytes as they are."""
+        """Return a view of both parts, if it leaves their bytes as they are."""
         return self._of_results([func(part, *args[1:], **kwargs) for part in self.parts().values()])
 
     def pieces(self, sizes: list[int], dim: int) -> Any:

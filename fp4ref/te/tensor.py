@@ -99,7 +99,7 @@ class QuantizedTensor(torch.Tensor, fsdp.Gathered, QuantizedTensorStorage):  # t
         return tensor.rebuilt(shape=shape, dtype=dtype)
 
     def viewed_through(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what a view of torch makes of the bytes, or decline: most views break blocks."""
+        """Return a view of torch on the same bytes, or decline: most views break blocks."""
         return NotImplemented
 
     def like(self, source: Any) -> bool:

@@ -64,7 +64,7 @@ PADDINGS = Padding(""), Padding("padding is that of the source instead of 0", PO
 
 
 def _paddings(declared: Declaration, results: Sequence[Result]) -> list[Padding]:
-    """Return what the padding may be instead of zeros: of bytes those that some result has there, if they are few."""
+    """Return paddings by other bytes than zeros: of bytes those that some result has there, if they are few."""
     found = [np.unique(got[~valid]) for case, got in results if got.shape == (valid := _valid(case, declared)).shape]
     numbers = np.unique(np.concatenate([np.zeros(0, np.uint8), *found]))
     held = [int(number) for number in numbers if number]
