@@ -53,7 +53,7 @@ class Counters(NamedTuple):
     """The counters and keys of a part of a direction's random bytes.
 
     origin: first row, and first block of 16 columns. across: blocks of a row of the whole. seed, upper: keys; a seed in
-    the memory of a device, int64 [1], is read there when the bytes are made, which the cuda backend does.
+    the memory of a device, int64 [1], is read there when the bytes are made, which the backends of devices do.
 
     Rules: SR-7, SR-8.
     """

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
+from array import array
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +27,7 @@ on_device = pytest.mark.skipif(bool(REASON), reason=REASON or "runs")
 class Told:
     """A graph that runs what it was told at once, on stream 0, and notes its starts."""
 
-    made = 0
+    made = alive = 0
 
     def __init__(self, record: Any, ordinal: int) -> None:
         type(self).made += 1
@@ -104,15 +107,77 @@ def test_what_the_caller_captures_is_started_one_by_one(told, monkeypatch):
 def test_a_device_that_makes_no_graph_is_not_asked_again(told, monkeypatch):
     asked = []
 
-    def fail(record: Any, ordinal: int) -> None:
-        asked.append(ordinal)
-        raise BackendError("cuda: driver", "CUDA_ERROR_OUT_OF_MEMORY")
+    class Failing(Told):
+        def __init__(self, record: Any, ordinal: int) -> None:
+            asked.append(ordinal)
+            raise BackendError("cuda: driver", "CUDA_ERROR_OUT_OF_MEMORY")
 
-    monkeypatch.setattr(graphs, "Graph", fail)
+    monkeypatch.setattr(graphs, "Graph", Failing)
     kept = graphs.Graphs()
     assert meet(kept, (1,), graphs.MET + 5) is None
     assert meet(kept, (2,), graphs.MET + 5) is None
     assert asked == [0]
+
+
+def test_a_process_has_so_many_graphs_at_most(told, monkeypatch):
+    monkeypatch.setattr(told, "alive", graphs.MOST)
+    assert meet(graphs.Graphs(), (1,), graphs.MET + 1) is None
+    monkeypatch.setattr(told, "alive", graphs.MOST - 1)
+    assert meet(graphs.Graphs(), (1,), graphs.MET + 1) is not None
+
+
+def started_by(begin: Any) -> Any:
+    """Return a graph whose start by the driver is a function of the test."""
+    graph = object.__new__(graphs.Graph)
+    graph._executable, graph._address, graph._begin, graph._lock = None, 5, begin, threading.Lock()
+    return graph
+
+
+def test_a_graph_starts_on_the_stream_that_it_is_given():
+    noted: list[tuple[int, int]] = []
+    graph = started_by(lambda address, stream: noted.append((address, stream)) or 0)
+    graph.idle = True
+    graph.start(9)
+    assert noted == [(5, 9)]
+    assert not graph.idle
+
+
+def test_a_graph_that_does_not_start_is_an_error():
+    pytest.importorskip("cuda.bindings")
+    with pytest.raises(BackendError, match="a graph of launches: CUDA_ERROR_OUT_OF_MEMORY"):
+        started_by(lambda address, stream: 2).start(9)
+
+
+def test_two_threads_do_not_start_one_graph_at_once():
+    inside, most = [0], [0]
+
+    def begin(address: int, stream: int) -> int:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.01)
+        inside[0] -= 1
+        return 0
+
+    graph = started_by(begin)
+    threads = [threading.Thread(target=graph.start, args=(0,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+
+
+def test_a_program_starts_its_graph_instead_of_its_launches(told, monkeypatch):
+    launched, starts = [], []
+    monkeypatch.setattr(told, "start", lambda graph, stream: starts.append(stream))
+    steps = ((lambda stream, at: launched.append(stream), 0),)
+    program = programs.Program(
+        SimpleNamespace(ordinal=0), (), array("Q", [0] * 6), (), steps, (), None, (), graphs.Graphs()
+    )
+    for _ in range(graphs.MET + 3):
+        program.start((1, 2), 7)
+    assert launched == [7] * graphs.MET + [0]  # the last one while the graph is made
+    assert starts == [7] * 3
 
 
 def forget() -> None:
@@ -152,7 +217,7 @@ def test_a_loop_over_the_same_memory_is_equal_to_the_golden_model(directions):
 @gpu
 @on_device
 @pytest.mark.rule("BLK-8")
-def test_a_callers_graph_holds_the_launches_themselves():
+def test_a_callers_graph_holds_the_launches_themselves(monkeypatch):
     forget()
     x = torch.randn(SHAPE, device="cuda").bfloat16()
     out = fp4ref.quantize(x, fp4ref.NVFP4, "both", LAYOUT)
@@ -160,7 +225,8 @@ def test_a_callers_graph_holds_the_launches_themselves():
     for _ in range(3 * graphs.MET):
         act()
     captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
+    with torch.cuda.graph(captured), monkeypatch.context() as patched:
+        patched.setattr(graphs.Graph, "start", lambda *_: pytest.fail("a graph inside of a graph"))
         act()
     forget()
     gc.collect()
@@ -238,6 +304,7 @@ def test_graphs_made_or_dropped_during_a_capture_leave_it_whole():
             failed.append(error)
 
     for drops in (False, True):
+        found = [weakref.ref(graph) for each in programs._programs.values() for graph in each.graphs._made.values()]
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.graph(captured, stream=stream):
             z = y.add(1)
@@ -250,7 +317,9 @@ def test_graphs_made_or_dropped_during_a_capture_leave_it_whole():
                 thread.join()
             z.add_(1)
         assert not failed
-        assert bool(graph_count()) is not drops
+        assert graph_count() or drops
+        assert not any(each() for each in found)
+    assert found
     captured.replay()
     torch.cuda.synchronize()
     assert torch.equal(z, y + 1 + 1)

@@ -21,6 +21,7 @@ from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.conformance.families.strategies import DTYPES, matrices, shapes
 from fp4ref.formats import E2M1, E4M3, E5M2, STOCHASTIC_E2M1, Codec, Rounding, Sign
 from fp4ref.layout import STANDARD_LAYOUTS
+from fp4ref.operands import Counters
 from fp4ref.quantized import DirectionData, Directions, Quantized
 from fp4ref.registry import Call
 from fp4ref.spec import Hadamard
@@ -541,3 +542,15 @@ def test_the_reciprocal_is_the_measured_one():
     number = ~np.isnan(expected)
     assert np.array_equal(got.view(np.uint32)[number], expected.view(np.uint32)[number])
     assert np.isnan(got[~number]).all()
+
+
+@pytest.mark.rule("SR-7", "TEL-6")
+@pytest.mark.parametrize("seed", [0, 1, -1, 2**63 - 1, -(2**63), 12345678901234567])
+def test_a_seed_in_memory_is_the_number(seed):
+    def drawn(key):
+        counters = Counters((3, 1), 5, key, 7)
+        return operations.random_bits(
+            Call("random_bits", device="cpu", shape=(5, 40)), counters, torch.device("cpu"), None
+        )
+
+    assert torch.equal(drawn(torch.tensor([seed])), drawn(seed % 2**64))

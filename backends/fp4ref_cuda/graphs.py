@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -19,15 +19,18 @@ from fp4ref_cuda.launch import driver_library, error_name, require
 
 MET = 2  # times that addresses are met before their graph is made, which takes as long as about 20 launches
 KEPT = 128  # graphs of a program, at most: one for each layer that shares it, or two
+MOST = 4096  # graphs of a process, at most, which take half a gigabyte of a device outside of torch's pool
 REFUSED = 2 * KEPT  # times that there was no room before those not started since are dropped
 SEEN = 1024  # addresses met fewer times, at most
 
 
 class Graph:
-    """Launches, ready to start again. Destroyed with its last reference; the driver waits for one that runs.
+    """Launches, ready to start again. Destroyed with its last reference, or when it has run to its end.
 
-    idle: set by others, and taken back by a start.
+    idle: set by others, and taken back by a start. alive: how many there are.
     """
+
+    alive = 0
 
     def __init__(self, record: Callable[[int], None], ordinal: int) -> None:
         """record: starts the launches on a stream. This runs nothing on the device, and leaves other captures alone."""
@@ -37,20 +40,24 @@ class Graph:
         self._destroy, self._ends = driver.cuGraphExecDestroy, sys.is_finalizing
         with _making, _relaxed() as relaxed:
             stream = _stream(ordinal)
-            require(driver.cuStreamBeginCapture(stream, relaxed))
             try:
+                require(driver.cuStreamBeginCapture(stream, relaxed))
                 record(int(stream))
             finally:
                 captured = driver.cuStreamEndCapture(stream)
             graph = require(captured)
-            self._executable = require(driver.cuGraphInstantiate(graph, 0))
-            require(driver.cuGraphDestroy(graph))
+            try:
+                self._executable = require(driver.cuGraphInstantiate(graph, 0))
+            finally:
+                driver.cuGraphDestroy(graph)
         self.idle = False
+        Graph.alive += 1
         self._address, self._begin, self._lock = int(self._executable), driver_library().cuGraphLaunch, threading.Lock()
 
     def __del__(self) -> None:
         if self._executable is not None and not self._ends():  # at the end of the process the driver is gone
-            with _relaxed():
+            Graph.alive -= 1
+            with suppress(BackendError), _relaxed():
                 self._destroy(self._executable)
 
     def start(self, stream: int) -> None:
@@ -66,7 +73,7 @@ class Graphs:
     """The graphs of one program, by the addresses of its arrays."""
 
     def __init__(self) -> None:
-        self._met: dict[tuple[int, ...], int] = {}
+        self._met: dict[int, int] = {}  # by the hash of addresses: of two with one hash, one is made earlier
         self._made: dict[tuple[int, ...], Graph] = {}
         self._works = True
         self._refused = 0
@@ -81,15 +88,16 @@ class Graphs:
         graph = self._made.get(places)
         if graph is not None:
             return None if _captures()() else graph
-        met = self._met.get(places, 0)
+        mark = hash(places)
+        met = self._met.get(mark, 0)
         if met < MET:
             if len(self._met) >= SEEN:
                 self._met.clear()
-            self._met[places] = met + 1
+            self._met[mark] = met + 1
             return None
         if not self._works or _captures()():
             return None
-        self._met[places] = 0
+        self._met[mark] = 0
         if not self._room():
             return None
         try:
@@ -100,6 +108,8 @@ class Graphs:
 
     def _room(self) -> bool:
         """Return True if there is room for a graph; now and then, those not started since the last time are dropped."""
+        if Graph.alive >= MOST:
+            return False
         if len(self._made) < KEPT:
             return True
         self._refused += 1

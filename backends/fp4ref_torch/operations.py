@@ -102,10 +102,6 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any) -> Any:
 
     from fp4ref_torch.random_bytes import random_bytes
 
-    if not isinstance(counters.seed, int):
-        raise BackendError(
-            "random_bits on backend torch", "a seed in a tensor", "an integer, or the cuda backend", "SR-7"
-        )
     result = random_bytes(call.encoded, *counters, torch.device("cpu" if device is None else device))
     if out is not None:
         _fill(out, result)

@@ -11,11 +11,12 @@ BLOCKS_ON_CPU, BLOCKS = 1 << 13, 1 << 20  # at once
 
 
 def random_bytes(
-    shape: tuple[int, int], origin: tuple[int, int], across: int, seed: int, upper: int, device: torch.device
+    shape: tuple[int, int], origin: tuple[int, int], across: int, seed: int | Tensor, upper: int, device: torch.device
 ) -> Tensor:
     """Random bytes uint8 [rows, columns] of a part of a direction's matrix.
 
-    origin: row and block of the part's first element in the whole. across: blocks of a whole row. seed: the key.
+    origin: row and block of the part's first element in the whole. across: blocks of a whole row. seed: the key, int64
+    [1] where it is on the device.
     upper: the upper half of the counter.
 
     Rules: SR-7, SR-8.
@@ -34,7 +35,9 @@ def random_bytes(
     return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts)
 
 
-def _rows(rows: int, blocks: int, start: int, across: int, seed: int, upper: int, device: torch.device) -> Tensor:
+def _rows(
+    rows: int, blocks: int, start: int, across: int, seed: int | Tensor, upper: int, device: torch.device
+) -> Tensor:
     """Bytes of whole blocks, [rows, blocks * 16]; `start` is the index of the first one."""
     row = torch.arange(rows, dtype=torch.int64, device=device)[:, None]
     block = torch.arange(blocks, dtype=torch.int64, device=device)[None]
@@ -42,13 +45,13 @@ def _rows(rows: int, blocks: int, start: int, across: int, seed: int, upper: int
     high_step, low_step = across >> 32, across & WORD
     low = row * low_step + block + (start & WORD)  # below 2^63: no tensor has 2^31 rows of 2^31 blocks
     high = (row * high_step + (start >> 32) + (low >> 32)) & WORD
-    words = philox4x32([low & WORD, high, upper & WORD, upper >> 32], seed & WORD, seed >> 32)
+    words = philox4x32([low & WORD, high, upper & WORD, upper >> 32], seed & WORD, (seed >> 32) & WORD)
     shifts = torch.arange(0, 32, 8, dtype=torch.int64, device=device)
     drawn = torch.stack([word.expand(rows, blocks) for word in words], dim=-1)[..., None] >> shifts
     return (drawn & 0xFF).to(torch.uint8).reshape(rows, blocks * BLOCK)
 
 
-def philox4x32(counter: list[Tensor | int], k0: int, k1: int, rounds: int = 10) -> list[Tensor]:
+def philox4x32(counter: list[Tensor | int], k0: int | Tensor, k1: int | Tensor, rounds: int = 10) -> list[Tensor]:
     """Return the output words of counters of four words, low first; words are int64 below 2^32. Rules: SR-6.
 
     Certificates: philox-bits.

@@ -40,7 +40,7 @@ def next_state(device: torch.device) -> RngState:
 
 def random_bytes(shape: tuple[int, int], direction: Direction, state: RngState, device: torch.device) -> Tensor:
     """Return one byte per element of a matrix [M, K]: uint8 [M, K], or [K, M] for the columns. Rules: SR-7, TEL-6."""
-    seed = state.seed if isinstance(state.seed, Tensor) else state.seed & SEED_MASK
+    seed = state.seed if isinstance(state.seed, Tensor) else int(state.seed) & SEED_MASK
     stream = state.offset & STREAM_MASK
     values: Tensor = bits_of_matrix(shape, direction, seed, stream, device)
     return values
