@@ -106,6 +106,7 @@ def test_named_layouts(form, backend, rows, columns, spec):
 @settings(max_examples=25, deadline=None)
 @given(form=drawn_layouts(), rows=st.integers(0, 70), columns=st.integers(1, 200), seed=st.integers(0, 9))
 @example(form=RECORD, rows=1, columns=16, seed=0)
+@example(form=Layout("rest", "m(*) k(*): |16 m0 k0; base 5; table 0,1,2"), rows=1, columns=1, seed=0)
 def test_layouts_drawn_from_the_algebra(form, rows, columns, seed):
     for backend in OTHERS:
         check(form, backend, rows, columns, fp4ref.NVFP4, seed)

@@ -63,8 +63,14 @@ def from_linear(scales: Tensor, name: str) -> Tensor:
     if count != joined.numel() or base:
         joined = pad(joined, (0, max(count - base - joined.numel(), 0)))[: count - base]
     if table := form.form.table:
-        joined = joined.reshape(-1, len(table))[:, _inverse(table)].flatten()
+        joined = _moved(joined, _inverse(table))
     return pad(joined, (base, 0)).reshape(shape_of_buffer)
+
+
+def _moved(units: Tensor, places: list[int]) -> Tensor:
+    """Return the units of each run at other places; behind the last whole run there are gaps only (LAY-21)."""
+    runs = pad(units, (0, -units.numel() % len(places))).reshape(-1, len(places))
+    return runs[:, places].flatten()[: units.numel()]
 
 
 def _units(product: Product, sizes: tuple[int, int]) -> int:
@@ -88,7 +94,7 @@ def to_linear(buffer: Tensor, rows: int, columns: int, name: str) -> Tensor:
         inside = inside + -inside % step.align if step.align else inside * step.values
     parts = buffer.reshape(-1)[_units(form.form.base, (high, wide)) :]
     if table := form.form.table:
-        parts = parts.reshape(-1, len(table))[:, list(table)].flatten()
+        parts = _moved(parts, list(table))
     if parts.numel() != inside:
         parts = pad(parts, (0, max(inside - parts.numel(), 0)))[:inside]
     for step, size in zip(reversed(steps), reversed(sizes), strict=True):
