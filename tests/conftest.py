@@ -16,6 +16,9 @@ from hypothesis import settings
 # torch is imported, and for the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# A worker of pytest-xdist has the width of the terminal that started it; what users read from a pipe has none.
+os.environ.pop("COLUMNS", None)
+
 # Collecting tests makes a million objects that stay; to look for garbage among them took four tenths of the time.
 gc.disable()
 

@@ -37,6 +37,10 @@ def amax_powers(aimed: Aim) -> Iterator[Member]:
             yield Member(f"{label}-2^{exponent}", matrix_of(aimed, blocks, lead if aimed.unit_amax else 0))
 
 
+# The last row or column of a tile of 64 or of 128 that others follow, and the first one of the next tile.
+INNER = (63, 70), (127, 5), (128, 9), (70, 63), (5, 127), (9, 128)
+
+
 def amax_places(aimed: Aim) -> Iterator[Member]:
     """Yield the one largest magnitude in the first and last row, column and block, negative as well.
 
@@ -59,6 +63,10 @@ def amax_places(aimed: Aim) -> Iterator[Member]:
         values = np.tanh(aimed.normal(*aimed.shape(132, 130)))
         values[column + 2, column] = 7.25
         yield Member(f"row-{column + 2}", aimed.narrow(values))
+    for row, column in INNER if aimed.unit_amax else ():
+        values = np.tanh(aimed.normal(*aimed.shape(200, 200)))
+        values[row, column] = 7.25
+        yield Member(f"inner-{row}-{column}", aimed.narrow(values))
     if aimed.unit_amax:
         rising = np.where(aimed.normal(132, 130) > 0, 1, -1) * np.arange(1, 133)[:, None] / 64
         rising[np.arange(132), np.arange(132) * 7 % 130] *= 2

@@ -163,6 +163,7 @@ def inputs() -> Iterator[Mistake]:
         ):
             text = f"inputs are limited to -{most:,} to {most:,}{words}"
             yield known(stage, f"input-limited-{most}-{way}", text, alone=True, values=change)
+    yield known(stage, "input-zeros", "elements are taken as zeros", alone=True, values=np.zeros_like)
     for size in SIZES[1:]:
         for way, words, change in (
             ("columns", "columns", partial(cleared, 1, size)),
