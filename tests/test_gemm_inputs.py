@@ -266,4 +266,4 @@ def test_the_command_sends_what_a_buffer_holds(tmp_path, monkeypatch):
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
     found = json.loads(result.output[result.output.index("{") :])
-    assert found["families"]["accumulate"]["passed"] == 5
+    assert found["families"]["accumulate"]["passed"] == 25
