@@ -152,7 +152,7 @@ def test_the_broken_rule_of_a_maximum_is_not_that_of_the_cut(name, expected):
 
 @pytest.mark.rule("CNF-2")
 def test_rules_of_the_first_wrong_stage_are_named_first():
-    """Where two mistakes together explain the bytes, no rule is called broken; those of the first one come first."""
+    """Check that two mistakes that explain the bytes together break no rule, and that the first one's come first."""
     cells = {"BLK-4": Cell(0, 45), "E2M1-3": Cell(0, 12), "GLB-2": Cell(0, 45)}
     one = Explanation(("element-clamp-4", "nan-6"), "code", "")
     diagnosis = Diagnosis(conforms=False, explanations=(one,), first_stage="code")

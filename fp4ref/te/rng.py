@@ -20,7 +20,7 @@ SEED_MASK, STREAM_MASK = 2**64 - 1, 2**63 - 1
 
 
 class RngState(NamedTuple):
-    """Where the random bytes of one quantization start. seed: an integer, or one on a device, int64 [1]."""
+    """The start of one quantization's random bytes. seed: an integer, or one on a device, int64 [1]."""
 
     seed: Any
     offset: int

@@ -1,4 +1,4 @@
-"""How near bytes are to the right ones where no mistake explains them: beside a choice, or beside a rounding."""
+"""Distances of unexplained bytes from the right ones: beside a choice, or beside a rounding."""
 
 from __future__ import annotations
 
