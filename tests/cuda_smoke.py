@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
 
@@ -15,10 +16,12 @@ import numpy as np
 import torch
 
 import fp4ref
+from fp4ref import te
 from fp4ref.layout import TILED_128X4
 from fp4ref.quantized import Directions
 from fp4ref.registry import Call
-from fp4ref_cuda import operations
+from fp4ref_cuda import compile as compiler
+from fp4ref_cuda import launch, operations
 
 BOTH = "both"
 CALLS = (  # spec, shape, dtype, directions, layout
@@ -35,7 +38,13 @@ CALLS = (  # spec, shape, dtype, directions, layout
     ("mxfp8-e5m2", (130, 70), "float32", BOTH, "linear_padded"),
     ("mxfp4", (130, 70), "bfloat16", "column", "tiled_128x4"),
     ("vllm.nvfp4_kernel", (33, 48), "bfloat16", BOTH, "linear"),
+    ("nvfp4", (130, 64), "bfloat16", "row", "triton.blackwell_scale"),
+    ("nvfp4-4over6", (130, 512), "bfloat16", "row", "tiled_128x4"),
+    ("mxfp8-e4m3", (130, 512), "bfloat16", "row", "linear"),
+    ("mxfp6-e3m2", (130, 512), "bfloat16", "row", "linear"),
 )
+CHECKS = {"self_check", "reciprocal_check"}  # which run where a device has what they check, and once for a cache
+RECIPES = (te.recipe.NVFP4BlockScaling, te.recipe.MXFP8BlockScaling, te.recipe.Float8CurrentScaling)
 GROUPS = (("nvfp4-rht", (128, 0, 256)), ("nvfp4", (128, 0, 256)), ("nvfp4", (33, 0, 100)), ("mxfp8-e4m3", (48, 80)))
 DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
 
@@ -63,8 +72,29 @@ def same(got: fp4ref.Quantized, expected: fp4ref.Quantized) -> None:
             assert np.array_equal(mine.scales.cpu().numpy(), theirs.scales)
 
 
+def note_kernels() -> set[str]:
+    """Return the names of the kernels that are loaded from here on."""
+    names, cubin = set(), launch.cubin
+
+    def noting(name: str, prelude: str, target: str) -> bytes:
+        names.add(name)
+        return cubin(name, prelude, target)
+
+    launch.cubin = noting
+    return names
+
+
+def train(recipe: te.recipe.Recipe) -> None:
+    """Three steps of a module, the third by the launches that the second one recorded."""
+    module = te.Linear(256, 128, params_dtype=torch.bfloat16, device="cuda")
+    x = torch.randn(128, 256, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    for _ in range(3):
+        with te.autocast(enabled=True, recipe=recipe):
+            module(x).backward(torch.ones(128, 128, dtype=torch.bfloat16, device="cuda"))
+
+
 def main() -> None:
-    paths = set()
+    paths, kernels = set(), note_kernels()
     for name, shape, dtype, directions, layout in CALLS:
         x = values(shape, dtype)
         q = fp4ref.quantize(cuda(x), name, directions, layout, backend="cuda")
@@ -92,7 +122,17 @@ def main() -> None:
     )
     operations.quantize_both(call, x, Directions(np.ones(1, np.float32), np.ones(1, np.float32)))
     operations.quantize_both(call, x, path="tiles")
+    operations.hadamard(x, fp4ref.NVFP4_RHT)
+    fp4ref.random_bits((33, 48), device="cuda", backend="cuda")
+    for columns in (64, 39):
+        end = Call("finish_product", source="bfloat16", to="bfloat16", device="cuda", shape=(33, columns))
+        operations.finish_product(end, torch.ones(33, columns, device="cuda"), (0.5,), None)
+    for recipe in RECIPES:
+        train(recipe())
     torch.cuda.synchronize()
+    every = {path.stem for path in Path(compiler.__file__).with_name("kernels").glob("*.cu")}
+    missing = every - kernels - CHECKS
+    assert not missing, f"never run: {sorted(missing)}"
     sys.stdout.write("\n".join(sorted(paths)) + "\n")
 
 

@@ -669,6 +669,29 @@ def test_dequantize_every_code_under_every_scale():
         assert not len(wrong), (amax, out, scale_layout, len(wrong), wrong[0])
 
 
+@pytest.mark.rule("DEQ-2", "DEQ-3", "E8M0-4")
+@pytest.mark.parametrize("name", ["mxfp8-e4m3", "mxfp8-e5m2"])
+def test_dequantize_a_run_of_bytes(name):
+    from fp4ref_cuda import operations
+
+    spec, rng = fp4ref.profiles[name], np.random.default_rng(5)
+    for shape, out in product([(1, 32), (3, 96), (130, 512), (7, 4128), (33, 40), (2, 72)], DTYPES):
+        rows, columns = shape
+        codes = rng.integers(0, 256, shape, np.uint8)
+        scales = rng.integers(0, 256, (rows, -(-columns // 32)), np.uint8)
+        scales[:, -1] = 255  # NaN
+        kind, source = np.dtype(DTYPES[out]), np.dtype(np.float32)
+        parts = DirectionData(codes, scales, None)
+        mine = dequantize(DirectionData(cuda(codes), cuda(scales), None), shape, spec, "linear", kind, source)
+        kernel = "dequantize" if out == "float32" else "decode" if columns % 32 else "decode_run"
+        assert operations.last_plan().kernels == (kernel,)
+        theirs = golden.dequantize(decoding(shape, spec, "linear", kind, source), parts, None)
+        mine = mine.view(bit_types()[kind.itemsize]).cpu().numpy()
+        nan = np.isnan(theirs.astype(np.float32))
+        assert np.array_equal(np.isnan(mine.view(kind).astype(np.float32)), nan)
+        assert np.array_equal(mine[~nan], theirs.view(mine.dtype)[~nan]), (shape, out)
+
+
 @pytest.mark.rule("PACK-4", "PACK-5", "DEQ-2")
 @pytest.mark.parametrize("name", ["mxfp6-e2m3", "mxfp6-e3m2"])
 def test_dequantize_every_code_of_six_bits_under_every_scale(name):

@@ -133,6 +133,8 @@ def others(target):
         yield "dequantize", prelude(profiles["mxfp6-e2m3"], "bfloat16", out=out, INVERSE=False), False
     for name in ("nvfp4", "mxfp4", "mxfp8-e4m3"):
         yield "decode", prelude(profiles[name], "bfloat16", "tiled_128x4", "bfloat16"), False
+    yield "decode_run", prelude(profiles["mxfp8-e4m3"], "bfloat16", "linear", "bfloat16"), False
+    yield "decode_run", prelude(profiles["mxfp8-e5m2"], "bfloat16", "linear", "float16"), False
     for dtype, out, vectors in (("bfloat16", "bfloat16", True), ("float32", "float16", False)):
         steps = {"FACTORS": 4, "READ": 6, "HAS_BIAS": True, "VECTORS": vectors}
         yield "finish_product", prelude(profiles["nvfp4"], dtype, out=out, **steps), False

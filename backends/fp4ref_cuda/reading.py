@@ -75,13 +75,20 @@ def dequantized(call: Call, data: DirectionData, out: Any) -> Any:
                 text = prelude(spec, call.source, compiled_in(scale_layout), call.to, INVERSE=call.inverse_hadamard)
                 order = layout_number(scale_layout)
                 launch(library, "dequantize", text, (-(-units // 256),), (*arguments, order, pointer(out)))
+                ran = ("dequantize",)
+            elif spec.element.format.bits == 8 and scale_layout == "linear" and not shape[1] % spec.block.columns:
+                count = shape[0] * shape[1]
+                text = prelude(spec, call.source, scale_layout, call.to)
+                run = pointer(codes), pointer(rest[0]), count, pointer(out)
+                launch(library, "decode_run", text, (-(-count // (16 * 256)),), run)
+                ran = ("decode_run",)
             else:
                 groups = -(-shape[0] // 128) * 32 if is_tiled(scale_layout) else -(-shape[0] // 4)
                 units = groups * -(-shape[1] // 256)
                 grid = min(-(-units // 8), multiprocessors(library.ordinal) * 128)  # from there on, blocks take turns
                 text = prelude(spec, call.source, scale_layout, call.to)
                 launch(library, "decode", text, (grid,), (*arguments, units, pointer(out)))
-            ran = ("dequantize",) if reason else ("decode",)
+                ran = ("decode",)
     remember(Plan("units" if reason else "lines", ran, reason))
     return restore(out)
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fp4ref.layout import Layout, Term, layout
-from fp4ref.layout.text import Product
 
 
 class StoredDigit(NamedTuple):
@@ -59,7 +58,7 @@ def from_linear(scales: Tensor, name: str) -> Tensor:
             joined = _flipped(joined, -2, step.flip).flatten(-2)
             inside *= step.values
     shape_of_buffer = form.padded_shape(rows, columns)
-    count, base = math.prod(shape_of_buffer), _units(form.form.base, (high, wide))
+    count, base = math.prod(shape_of_buffer), form.form.base.of((high, wide))
     if count != joined.numel() or base:
         joined = pad(joined, (0, max(count - base - joined.numel(), 0)))[: count - base]
     if table := form.form.table:
@@ -71,11 +70,6 @@ def _moved(units: Tensor, places: list[int]) -> Tensor:
     """Return the units of each run at other places; behind the last whole run there are gaps only (LAY-21)."""
     runs = pad(units, (0, -units.numel() % len(places))).reshape(-1, len(places))
     return runs[:, places].flatten()[: units.numel()]
-
-
-def _units(product: Product, sizes: tuple[int, int]) -> int:
-    """Return the number of units for padded sizes: `Product.of` in a form that torch compiles."""
-    return product.number * math.prod([sizes[axis] for axis in product.axes])
 
 
 def to_linear(buffer: Tensor, rows: int, columns: int, name: str) -> Tensor:
@@ -92,7 +86,7 @@ def to_linear(buffer: Tensor, rows: int, columns: int, name: str) -> Tensor:
     for step in steps:  # units of the dimensions inside, before each step
         sizes.append(inside)
         inside = inside + -inside % step.align if step.align else inside * step.values
-    parts = buffer.reshape(-1)[_units(form.form.base, (high, wide)) :]
+    parts = buffer.reshape(-1)[form.form.base.of((high, wide)) :]
     if table := form.form.table:
         parts = _moved(parts, list(table))
     if parts.numel() != inside:
@@ -126,7 +120,7 @@ def _steps(form: Layout, high: int, wide: int) -> tuple[list[int], list[StoredDi
             by = ends[item.by[0]] - 1 - item.by[1] if item.by else None
             steps.append(StoredDigit(dimension, radices[item.axis][item.digit], item.flip, 0, by))
         else:
-            steps.append(StoredDigit(0, 0, 0, _units(item, (high, wide))))
+            steps.append(StoredDigit(0, 0, 0, item.of((high, wide))))
     return [*reversed(radices[0]), *reversed(radices[1])], steps
 
 

@@ -58,7 +58,7 @@ class Product(NamedTuple):
 
     def of(self, sizes: Sequence[int]) -> int:
         """Return the number for given padded sizes."""
-        return self.number * math.prod(sizes[axis] for axis in self.axes)
+        return self.number * math.prod([sizes[axis] for axis in self.axes])  # a generator torch.compile refuses
 
 
 @dataclass(frozen=True)

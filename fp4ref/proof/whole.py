@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,10 @@ DECODED = {
     ClaimSubject.GOLDEN: ("fp4ref.model.backend:dequantize", LAYOUTS[0]),
     ClaimSubject.CPU: (f"{CPU}/dequantize.h", *FLAGS),
     ClaimSubject.TORCH: ("fp4ref_torch.operations:dequantize", LAYOUTS[0]),
-    ClaimSubject.CUDA: (f"{CUDA}/dequantize.cu", f"{CUDA}/decode.cu", "fp4ref_cuda.compile:options"),
+    ClaimSubject.CUDA: (
+        *(f"{CUDA}/{name}.cu" for name in ("dequantize", "decode", "decode_run")),
+        "fp4ref_cuda.compile:options",
+    ),
 }
 SIZES = {  # elements and block maxima of a tensor, by specification and type
     ("nvfp4", "float32"): 17137,
@@ -136,7 +140,10 @@ def _told(wanted: KnownTensor, name: str, at: int, got: Any, want: Any, turned: 
 
 
 def dequantizes(spec: str, subject: ClaimSubject, tell: Tell) -> Replayed:
-    """Dequantize every code under every scale byte, to every type, and compare with products that are rounded once."""
+    """Dequantize every code under every scale byte, to every type, and compare with products that are rounded once.
+
+    The scales are linear, and in tiles: a device has kernels of their own for these.
+    """
     pipe = PIPELINES[spec]()
     four = pipe.element.format.bits == 4
     each = np.arange(1 << pipe.element.format.bits, dtype=np.uint8)
@@ -146,9 +153,10 @@ def dequantizes(spec: str, subject: ClaimSubject, tell: Tell) -> Replayed:
     count = 0
     for amax in (None,) if pipe.largest is None else AMAXES:
         want = _values(pipe, codes, scales, amax)
-        parts = DirectionData(data, scales, None if amax is None else np.array([amax], F))
-        for to, kind in TYPES.items():
-            q = Quantized(resolve(spec), codes.shape, to, "linear", parts.mapped(lambda part: _array(part, subject)))
+        for form, (to, kind) in product(("linear", TILED), TYPES.items()):
+            stored = tiled(scales).reshape(256, -1) if form == TILED else scales
+            parts = DirectionData(data, stored, None if amax is None else np.array([amax], F))
+            q = Quantized(resolve(spec), codes.shape, to, form, parts.mapped(lambda part: _array(part, subject)))
             got = _host_values(api.dequantize(q, to, backend=BACKENDS[subject]))
             with np.errstate(all="ignore"):
                 right = want.astype(kind)
@@ -159,7 +167,7 @@ def dequantizes(spec: str, subject: ClaimSubject, tell: Tell) -> Replayed:
             if len(row):
                 place = int(row[0]), int(column[0])
                 said = f"code {codes[place]:02X} under the scale byte {scales[place[0], place[1] // pipe.block]:02X}"
-                return Replayed(count, f"{said} is {got[place]!s} as {to}, needs {right[place]!s}")
+                return Replayed(count, f"{said}, {form}, is {got[place]!s} as {to}, needs {right[place]!s}")
     return Replayed(count)
 
 
@@ -217,8 +225,9 @@ def claims() -> Iterator[ProofClaim]:
                 method=Method.EXHAUSTIVE,
                 subject=subject,
                 statement=f"Every code of {spec} under every scale byte has the value of the rules, in three types.",
-                domain="all codes under all scale bytes" + (f" and {count} global maxima" if count > 1 else ""),
-                size=count * len(TYPES) << (8 + PIPELINES[spec]().element.format.bits),
+                domain="all codes under all scale bytes, linear and in tiles"
+                + (f", and {count} global maxima" if count > 1 else ""),
+                size=2 * count * len(TYPES) << (8 + PIPELINES[spec]().element.format.bits),
                 decide=partial(dequantizes, spec, subject),
                 covers=(*DECODED[subject], _value(spec, subject)),
                 **_run(subject),
