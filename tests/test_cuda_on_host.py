@@ -104,6 +104,12 @@ extern "C" void start(unsigned blocks, const void* data, const void* scales, con
     });
 }
 """,
+    "decode_run": """
+extern "C" void start(unsigned blocks, const void* data, const void* scales, long long count, void* out)
+{
+    on_host(blocks, THREADS, [=] { decode_run((const byte*)data, (const byte*)scales, count, (Out::word*)out); });
+}
+""",
 }
 pytestmark = [
     pytest.mark.heavy,
@@ -256,6 +262,21 @@ def test_whole_lines_are_decoded_by_their_bits(name, tmp_path):
         decoder.start(3, *pointers(q.row.data, q.row.scales), amax, *sizes, *pointers(out))
         values = fp4ref.dequantize(q, to, backend="numpy")
         assert out[:lines].tobytes() == values.tobytes()
+        assert not out[lines:].any()
+
+
+@pytest.mark.rule("DEQ-2", "DEQ-3")
+@pytest.mark.parametrize("name", ["vendor.mxfp8-e3m4", "vendor.mxfp8-e4m3", "mxfp8-e4m3", "mxfp8-e5m2"])
+def test_a_run_of_bytes_is_decoded_whatever_its_lines(name, tmp_path):
+    spec = OWN.get(name) or fp4ref.profiles[name]
+    for to, lines in (("bfloat16", 37), ("float16", 256)):
+        (tmp_path / to).mkdir()
+        decoder = built(tmp_path / to, "decode_run", plan.prelude(spec, "bfloat16", "linear", to))
+        q = every_code_under_every_scale(spec, lines, "linear")
+        out = np.zeros((lines + 1, q.shape[1]), np.uint16)
+        count = lines * q.shape[1]
+        decoder.start(-(-count // 4096), *pointers(q.row.data, q.row.scales), ctypes.c_longlong(count), *pointers(out))
+        assert out[:lines].tobytes() == fp4ref.dequantize(q, to, backend="numpy").tobytes()
         assert not out[lines:].any()
 
 

@@ -4,33 +4,38 @@
 //   scales  uint8  [count / 32]
 //   out     Out    [count], 16 bytes apart
 //
-// S, In (the type that was quantized) and Out come before this file. A lane takes 16 codes; a pair of lanes stores its 64
-// bytes as two times 32, side by side, because a segment that is written in one go costs less. Certificates:
-// dequantize-mxfp8-*.
+// S, In (the type that was quantized) and Out come before this file. A warp takes two pieces of 256 codes, a lane 8 of
+// each: what a warp stores at once lies side by side. Certificates: dequantize-mxfp8-*.
 #include "decoders.cuh"
+
+constexpr int PIECES = 2, PIECE = 256;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 8) decode_run(
     const byte* __restrict__ data, const byte* __restrict__ scales, index_t count, word* __restrict__ out)
 {
     wait_for_previous_kernel();
-    const index_t at = ((index_t)blockIdx.x * THREADS + threadIdx.x) * 16;
-    const bool inside = at < count;  // and so is the other lane of the pair, in the same block of codes
-    const uint4 codes = inside ? load_vector(data + at) : uint4{0, 0, 0, 0};
-    const unsigned scale = inside ? scales[at / S::columns] : 0;
-    const uint2 halves[2] = {{codes.x, codes.y}, {codes.z, codes.w}};
-    const uint4 first = D::values(halves[0], scale, nullptr), second = D::values(halves[1], scale, nullptr);
+    const index_t warp = (index_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+    const index_t first = warp * (PIECES * PIECE) + threadIdx.x % 32 * 8;
+    const auto codes_at = [&](index_t at) { return (const D::codes*)(data + at); };
+    const auto byte_at = [&](index_t at) { return (unsigned)scales[at / S::columns]; };
+    D::codes codes[PIECES];
+    unsigned bytes[PIECES];
+    UNROLL
+    for (int i = 0; i < PIECES; ++i) codes[i] = first + i * PIECE < count ? __ldg(codes_at(first + i * PIECE)) : D::codes{};
+    UNROLL
+    for (int i = 0; i < PIECES; ++i) bytes[i] = first + i * PIECE < count ? byte_at(first + i * PIECE) : 0;
 
-    const bool odd = threadIdx.x % 2;
-    const uint4 given = odd ? first : second;
-    const auto taken = [](unsigned part) { return __shfl_xor_sync(~0u, part, 1); };
-    const uint4 other = {taken(given.x), taken(given.y), taken(given.z), taken(given.w)};
-    uint4* const to = (uint4*)(out + at);
-    if (inside) {
-        to[odd ? -1 : 0] = odd ? other : first;
-        to[odd ? 1 : 2] = odd ? second : other;
+    unsigned plain = 0;  // bits of pieces
+    UNROLL
+    for (int i = 0; i < PIECES; ++i) {
+        if (first + i * PIECE >= count) continue;
+        plain |= (unsigned)D::plain(codes[i], bytes[i], nullptr) << i;
+        *(uint4*)(out + first + i * PIECE) = D::values(codes[i], bytes[i], nullptr);
     }
-    __syncwarp();  // what a lane stores below comes after what the other one stored in the same place
+    if (!plain) return;
     _Pragma("unroll 1")
-    for (int i = 0; i < 2; ++i)
-        if (inside && D::plain(halves[i], scale, nullptr)) to[i] = decoded_plainly(halves[i], scale, 0.0f);
+    for (int i = 0; i < PIECES; ++i) {  // read again: rare, and short in registers
+        const index_t at = first + i * PIECE;
+        if (plain >> i & 1u) *(uint4*)(out + at) = decoded_plainly(*codes_at(at), byte_at(at), 0.0f);
+    }
 }
