@@ -71,13 +71,15 @@ template <class A, class B, bool Exact> struct Small {
         bool nan_a[T], nan_b[T];
     };
 
-    // Rows of an operand, `Group` of them side by side; zeros outside the matrix.
+    // Rows of an operand, `Group` of them side by side; zeros outside the matrix. The groups and columns that it has are
+    // filled, which are those that are multiplied.
     template <class S, int Group> static void load(const Side& side, size columns, size row, size column, value (*to)[CHUNK][Group], bool* nan)
     {
-        for (int r = 0; r < T; ++r) {
+        const int depth = at_most(CHUNK, columns - column);
+        for (int r = 0; r < at_most(T, side.rows - row + Group - 1) / Group * Group; ++r) {
             value(*const out)[Group] = to[r / Group];
             const int lane = r % Group;
-            for (int k = 0; k < CHUNK; ++k) out[k][lane] = 0;
+            for (int k = 0; k < depth; ++k) out[k][lane] = 0;
             if (row + r >= side.rows) continue;
             const Row<S> from(side, row + r, columns);
             for (size start = column; start < column + CHUNK && start < columns; start += W) {
@@ -90,13 +92,15 @@ template <class A, class B, bool Exact> struct Small {
         }
     }
 
-    static void multiply(Tile& tile)
+    static int at_most(int most, size count) { return count < (size)most ? (int)count : most; }
+
+    static void multiply(Tile& tile, int rows, int columns, int depth)
     {
-        for (int j = 0; j < T / NR; ++j)
-            for (int i = 0; i < T / MR; ++i)
-                for (int start = 0; start < CHUNK; start += LENGTH) {
+        for (int j = 0; j * NR < columns; ++j)
+            for (int i = 0; i * MR < rows; ++i)
+                for (int start = 0; start < depth; start += LENGTH) {
                     lanes sums[MR][2] = {};
-                    for (int k = start; k < start + LENGTH; ++k) {
+                    for (int k = start; k < at_most(start + LENGTH, depth); ++k) {
                         const lanes low = *(const lanes*)tile.b[j][k], high = *(const lanes*)(tile.b[j][k] + LANES);
                         for (int r = 0; r < MR; ++r) {
                             sums[r][0] += tile.a[i][k][r] * low;
@@ -115,20 +119,21 @@ template <class A, class B, bool Exact> struct Small {
         Tile* const tile = new Tile;
         for (size unit; units.take(unit);) {
             const size top = unit / units.across * T, left = unit % units.across * T;
+            const int rows = at_most(T, job.a.rows - top), columns = at_most(T, job.b.rows - left);
             __builtin_memset(tile->sums, 0, sizeof(tile->sums));
             for (int i = 0; i < T; ++i) tile->nan_a[i] = tile->nan_b[i] = false;
             for (size column = 0; column < job.columns; column += CHUNK) {
                 load<A, MR>(job.a, job.columns, top, column, tile->a, tile->nan_a);
                 load<B, NR>(job.b, job.columns, left, column, tile->b, tile->nan_b);
-                multiply(*tile);
+                multiply(*tile, rows, columns, at_most(CHUNK, job.columns - column));
             }
-            for (int i = 0; i < T && top + i < job.a.rows; ++i) {
+            for (int i = 0; i < rows; ++i) {
                 float sums[T];
-                for (int j = 0; j < T; ++j) {
+                for (int j = 0; j < columns; ++j) {
                     const float sum = Exact ? (float)tile->sums[i][j] * 0x1p-20f : (float)tile->sums[i][j];
                     sums[j] = tile->nan_a[i] || tile->nan_b[j] ? float_of(0x7fc00000u) : sum;
                 }
-                finish.write(sums, top + i, left, job.b.rows - left < T ? job.b.rows - left : T);
+                finish.write(sums, top + i, left, columns);
             }
         }
         delete tile;
