@@ -52,8 +52,11 @@ def acts(x: Any) -> Iterator[tuple[str, Act]]:
             lambda s=spec, d=directions: fp4ref.quantize(x, s, d, LAYOUT, backend=backend),
         )
     q = fp4ref.quantize(x, fp4ref.NVFP4, "row", LAYOUT, backend=backend)
+    few = fp4ref.quantize(x[:16, :16].contiguous(), fp4ref.NVFP4, backend=backend)  # else the product is what counts
     yield "dequantize nvfp4", lambda: fp4ref.dequantize(q, "bfloat16", backend=backend)
     yield "to_layout nvfp4", lambda: fp4ref.to_layout(q, "linear", backend=backend)
+    for mode in ("exact", "fast"):
+        yield f"gemm {mode}, 16x16x16", partial(fp4ref.gemm, few, few, mode)
     for name, quantizer in (
         ("NVFP4Quantizer row", te.NVFP4Quantizer(columnwise=False)),
         ("NVFP4Quantizer both", te.NVFP4Quantizer()),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
 
-from fp4ref import arguments, arrays, registry
+from fp4ref import arguments, arrays, registry, repeats
 from fp4ref.arithmetic import dequantized_te, product
 from fp4ref.errors import DomainError, DTypeError, ShapeError
 from fp4ref.formats import E4M3, E8M0, UE4M3, is_number, nearest_float32
 from fp4ref.layout import layout
 from fp4ref.operands import AlphaRule, Epilogue, Operand
-from fp4ref.quantized import DIRECTIONS, Direction, Quantized
+from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Quantized
 from fp4ref.spec import Granularity
 
 Mode = Literal["exact", "blockwise", "fast"]
@@ -50,11 +50,52 @@ def gemm(
 
     Rules: GEM-1, GEM-2, GEM-3, GEM-4, GEM-5, GEM-6, GEM-7, GEM-8, GEM-9, GEM-10, GEM-11.
     """
+    kinds = _kinds(a, b, directions, bias, accumulate)
+    key = "gemm", kinds, mode, directions, type(alpha), dtype, backend, alpha_rule
+    again = repeats.find(key) if kinds else None
+    if again:
+        return again(a, b, alpha, bias, accumulate)
     _require_mode(mode)
     operands = _operands(a, b, directions)
     rest = _epilogue(operands, alpha, bias, accumulate, dtype, alpha_rule)
     call = _call(mode, operands, rest)
-    return registry.choose(call, backend)(call, *operands, rest)
+    multiply = registry.choose(call, backend)
+    if kinds:
+        repeats.keep(key, _repeating(multiply, call, operands, directions, rest), a.scale_layout, b.scale_layout)
+    return multiply(call, *operands, rest)
+
+
+def _kinds(
+    a: Quantized, b: Quantized, directions: tuple[Direction, Direction], bias: Any, accumulate: Any
+) -> tuple[Hashable, ...] | None:
+    """Return the kinds of all arrays of a product; None if one has no kind."""
+    if type(directions) is not tuple or len(directions) != 2:
+        return None
+    operands = [repeats.kind_of_bytes(q, direction) for q, direction in zip((a, b), directions, strict=True)]
+    added = [repeats.kind_of(part) for part in (bias, accumulate) if part is not None]
+    found = *operands, bias is None, accumulate is None, *added
+    return None if None in found else found
+
+
+def _repeating(
+    multiply: Callable[..., Any],
+    call: registry.Call,
+    operands: tuple[Operand, Operand],
+    directions: tuple[Direction, Direction],
+    rest: Epilogue,
+) -> Callable[..., Any]:
+    """Return a function that multiplies other tensors of the same kinds, with checks of values only."""
+    of_a, of_b = (operand._replace(data=DirectionData(None, None, None)) for operand in operands)  # holds no bytes
+    of_rows = [direction == "row" for direction in directions]
+    to, rule = rest.dtype, rest.alpha_rule
+
+    def again(a: Quantized, b: Quantized, alpha: float, bias: Any, accumulate: Any) -> Any:
+        left: Any = a.row if of_rows[0] else a.column
+        right: Any = b.row if of_rows[1] else b.column
+        end = Epilogue(nearest_float32(alpha), bias, accumulate, to, rule)
+        return multiply(call, of_a._replace(data=left), of_b._replace(data=right), end)
+
+    return again
 
 
 def gemm_grouped(

@@ -251,3 +251,59 @@ def test_random_bytes_are_those_of_the_call():
         assert got == fp4ref.quantize(X, spec, backend="numpy", random_bits=bits)
     with pytest.raises(Fp4Error, match="SR-1"):
         fp4ref.quantize(X, spec, backend="cpu")
+
+
+def products():
+    """Pairs of operands with the rest of a call, all of kinds of their own."""
+    x, w = (RNG.standard_normal((rows, 96)).astype(np.float32) for rows in (33, 20))
+    a, b = (fp4ref.quantize(part, SPEC, "both" if part is x else "row", "tiled_128x4") for part in (x, w))
+    square = fp4ref.quantize(RNG.standard_normal((96, 96)).astype(np.float32), SPEC, "both")
+    bias, sums = RNG.standard_normal(20).astype(np.float32), RNG.standard_normal((33, 20)).astype(ml_dtypes.bfloat16)
+    yield a, b, {}
+    yield a, b, {"mode": "blockwise", "alpha": -0.0}
+    yield a, b, {"mode": "fast", "dtype": "float16", "alpha_rule": "division"}
+    yield a, b, {"bias": bias, "accumulate": sums, "dtype": "bfloat16", "alpha": np.float32(1.5)}
+    yield square, square, {"directions": ("row", "column")}
+    yield square, square, {"directions": ("column", "row")}
+
+
+@pytest.mark.rule("GEM-1", "GEM-5", "GEM-19")
+def test_a_product_that_repeats_one_has_the_bytes_of_its_own_operands(monkeypatch):
+    for a, b, rest in products():
+        fp4ref.gemm(a, b, **rest)
+        others = [dataclasses.replace(q, row=q.row.mapped(np.array)) for q in (a, b)]
+        for q in others:
+            q.row.data[:] = q.row.data[::-1].copy()
+            q.row.amax[:] *= 1.5
+        monkeypatch.setattr(fp4ref.multiply, "_operands", None)  # nothing is checked again
+        for changed in (rest, rest | {"alpha": -rest["alpha"] if "alpha" in rest else 2.5}):
+            got = fp4ref.gemm(*others, **changed)
+            monkeypatch.undo()
+            with monkeypatch.context() as alone:
+                alone.setattr(repeats, "_repeats", {})
+                want = fp4ref.gemm(*others, **changed)
+            assert got.tobytes() == want.tobytes()
+            assert got.dtype == want.dtype
+
+
+@pytest.mark.rule("GEM-1", "GEM-19", "LAY-7")
+def test_a_product_of_other_kinds_is_checked():
+    (a, b, _), *_ = products()
+    fp4ref.gemm(a, b)
+    gap = np.zeros((33, 96), np.uint8)[:, ::2]
+    for bad in (
+        lambda: fp4ref.gemm(a, b, alpha=True),
+        lambda: fp4ref.gemm(a, b, alpha="1"),
+        lambda: fp4ref.gemm(a, b, bias=np.zeros(3, np.float32)),
+        lambda: fp4ref.gemm(a, dataclasses.replace(b, row=b.row._replace(data=b.row.data[:, :8]))),
+        lambda: fp4ref.gemm(dataclasses.replace(a, row=a.row._replace(amax=None)), b),
+        lambda: fp4ref.gemm(a, None),
+        lambda: fp4ref.gemm(a, b, directions="row"),
+        lambda: fp4ref.gemm(a, b, directions=("row", "column")),
+        lambda: fp4ref.gemm(a, b, mode="slow"),
+    ):
+        with pytest.raises(Fp4Error):
+            bad()
+    gap[:] = a.row.data
+    strided = dataclasses.replace(a, row=a.row._replace(data=gap))
+    assert fp4ref.gemm(strided, b).tobytes() == fp4ref.gemm(a, b).tobytes()
