@@ -22,7 +22,7 @@ from fp4ref.spec_root import spec_root
 
 TITLE = f"The fp4ref standard, volume 1: bytes. Version {SPEC_VERSION}"
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
+body { font: 15px/1.5 Helvetica, Arial, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
 body { color: #111; background: #fff }
 table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1em 0; font-size: 0.9em }
 th, td { border: 1px solid #bbb; padding: 0.2em 0.6em; text-align: left; vertical-align: top }
