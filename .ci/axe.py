@@ -157,8 +157,9 @@ def browser() -> webdriver.Chrome:
 
 
 def pages(html: Path) -> list[str]:
-    """Return every page, but of the pages of rules only one."""
-    found = sorted(str(path.relative_to(html)) for path in html.rglob("*.html"))
+    """Return every page, but of the pages of rules only one, and none that leads on to another."""
+    stays = (path for path in html.rglob("*.html") if 'http-equiv="refresh"' not in path.read_text("utf-8"))
+    found = sorted(str(path.relative_to(html)) for path in stays)
     return [name for name in found if not name.startswith(("rule/", "_"))] + [RULE]
 
 

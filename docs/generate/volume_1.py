@@ -37,6 +37,8 @@ h3, h4 { margin-bottom: 0.3em } a { color: #0645ad }
 }
 @media print { body { font-size: 10px; max-width: none } table { display: table; font-size: 0.85em } }
 @media print { pre { white-space: pre-wrap } td { overflow-wrap: anywhere } }
+@media print { h1, h2, h3, h4, p:has(+ table), p:has(+ pre) { break-after: avoid } tr { break-inside: avoid } }
+@page { margin: 16mm; @bottom-center { content: counter(page); font: 9px Helvetica, Arial, sans-serif } }
 """
 REACHED = (
     "for (const one of document.querySelectorAll('pre, table')) if (one.scrollWidth > one.clientWidth) one.tabIndex = 0"
