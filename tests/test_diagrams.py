@@ -958,6 +958,23 @@ def test_the_legend_tells_a_gap_from_padding() -> None:
         assert {word for word in ("padding", "gap") if word in said} == words
 
 
+@pytest.mark.rule("LAY-3", "LAY-4")
+@pytest.mark.parametrize("name", ["linear", "linear_padded", "tiled_128x4", "tiled_8x4"])
+@pytest.mark.parametrize(
+    "shape, element", [((128, 64), (37, 30)), ((300, 288), (37, 130)), ((131072, 16384), (130000, 16000))]
+)
+def test_lines_of_a_layout_as_text_fit_a_terminal(name: str, shape: tuple[int, int], element: tuple[int, int]) -> None:
+    """No line but a sum or a layout's own words is wider than a page, and every byte of four lines of 16 is there."""
+    text = layout_text(Request(layout=LAYOUTS[name], shape=shape, element=element))
+    wide = [line for line in text.splitlines() if len(line) > 96 and " = " not in line and "CuTe" not in line]
+    assert not wide
+    lines = text.partition("at each byte")[2].split("\n\n")[0].splitlines()[1:]
+    starts = [int(line.partition(":")[0]) for line in lines]
+    cells = [len(line.partition(":")[2].split()) for line in lines]
+    assert sum(cells) == 64
+    assert starts == [starts[0] + sum(cells[:i]) for i in range(len(cells))]
+
+
 @pytest.mark.rule("LAY-13")
 def test_worked_sum_and_cute_of_the_tiled_layout() -> None:
     """Written down here from the rule's own digits."""

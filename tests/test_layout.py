@@ -124,6 +124,19 @@ def test_offsets_in_the_manual_of_cublas_helper():
     assert [swizzle_offset(5, column, 8) for column in (2, 5)] == [82, 593]
 
 
+@pytest.mark.rule("LAY-3")
+def test_bytes_in_the_images_of_cutlass():
+    """The two images of "Scale Factor Layouts": lines of 16 bytes of a tile, and starts of the tiles of [512, 16]."""
+    for line in range(32):
+        rows = [m for m in (line, line + 32, line + 64, line + 96) for _ in range(4)]
+        assert [swizzle_offset(m, k, 4) for m, k in zip(rows, [0, 1, 2, 3] * 4, strict=True)] == [
+            *range(16 * line, 16 * line + 16)
+        ]
+    starts = [swizzle_offset(m, k, 16) for m in (0, 128, 256, 384) for k in (0, 4, 8, 12)]
+    assert starts[:6] == [0, 512, 1024, 1536, 2048, 2560]
+    assert starts[6:] == [3072, 3584, 4096, 4608, 5120, 5632, 6144, 6656, 7168, 7680]
+
+
 @pytest.mark.rule("LAY-4")
 @pytest.mark.parametrize(
     "row, column, offset", [(0, 1, 1), (1, 0, 4), (7, 3, 31), (0, 4, 32), (8, 0, 64), (13, 6, 118)]

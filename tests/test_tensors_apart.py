@@ -113,3 +113,19 @@ def test_rows_of_a_large_tensor_are_counted_from_where_its_part_begins(tmp_path)
     first = 1500 // math.lcm(128, 24) * math.lcm(128, 24)
     (one,) = found.explanations
     assert one.text == f"elements have the opposite sign, in rows from {1500 - first} on (counted from row {first})"
+
+
+@pytest.mark.rule("CNF-2", "CNF-24")
+@pytest.mark.parametrize(
+    "codec, rounding, rule",
+    [("element", "truncate", "E2M1-3"), ("element", "up", "E2M1-3"), ("scale", "truncate", "E4M3-2")],
+)
+def test_a_dump_with_another_rounding_breaks_the_rule_on_rounding(tmp_path, codec, rounding, rule):
+    """Not the rules on what is rounded, which such bytes obey."""
+    spec = fp4ref.NVFP4
+    x = np.random.default_rng(19).standard_normal((64, 256)).astype(np.float32)
+    other = replace(getattr(spec, codec), rounding=rounding)
+    q = replace(fp4ref.quantize(x, spec.replace(name="test.rounding", **{codec: other})), spec=spec)
+    report = verified(tmp_path, Dump("x", x, q), seconds=9)
+    failing = worst(spec, dump_cells(report), differing(report), report.diagnosis)
+    assert broken(report.diagnosis, spec, failing) == [rule]

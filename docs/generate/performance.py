@@ -69,26 +69,20 @@ def section(result: Result, chart: bool) -> Iterator[str]:
 
 
 def by_shape(result: Result) -> Iterator[str]:
-    """Yield the share of copy bandwidth by case and shape, with its spread, and the ratios below."""
+    """Yield a table of the share of copy bandwidth by case and shape."""
     columns = shapes(result)
     cells = {(name_of(row), row["shape"]): row for row in result.rows}
     names = list(dict.fromkeys(name for name, _ in cells))
     timed = [name for name in names if any("us" in cells.get((name, shape), {}) for shape in columns)]
-    yield "Percent of the copy bandwidth by shape; in brackets, what the fastest and the slowest placement reach.\n"
+    yield "Percent of the copy bandwidth, by shape:\n"
     rows = [[f"*{n}*" if is_peer(n) else n, *(share(cells.get((n, shape), {})) for shape in columns)] for n in timed]
     yield from table(["case", *columns], rows)
     yield ""
 
 
 def share(row: dict[str, float]) -> str:
-    """Return the share of copy bandwidth of a row, with those of its placements."""
-    if "of_copy_bandwidth" not in row:
-        return ""
-    part = 100 * row["of_copy_bandwidth"]
-    if "us_lowest" not in row:
-        return f"{part:.0f}"
-    low, high = (part * row["us"] / row[end] for end in ("us_highest", "us_lowest"))
-    return f"{part:.0f} ({low:.0f}–{high:.0f})"
+    """Return the share of copy bandwidth of a row."""
+    return f"{100 * row['of_copy_bandwidth']:.0f}" if "of_copy_bandwidth" in row else ""
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -32,7 +32,7 @@ The golden model and torch are proved as they stand, the header and the cpu back
 builds them for one processor, and the kernels of the cuda backend on the device that the record names. `exhaustive`
 claims compute every input, `argument` claims those to which an argument reduces the domain, and `smt` claims, on
 formulas that code relies on, ask two solvers, which have to agree. A cell of the first table has the inputs of the
-largest domain, and the date of its record.
+largest domain, long numbers rounded, and the date of its record.
 """
 
 
@@ -103,8 +103,17 @@ def _cell(held: list[tuple[ProofClaim, records.Record]]) -> str:
         domains = [(claim.size, record["date"]) for claim, record in held if claim.method is method]
         if domains:
             size, date = max(domains)
-            parts.append(f"{method}: {in_words(size)}, {date}")
+            parts.append(f"{method}: {_about(size)}, {date}")
     return "; ".join(parts)
+
+
+def _about(size: int) -> str:
+    """Return a count in words; of a long one two digits and a power of ten."""
+    words = in_words(size)
+    if len(words) <= len("999,999,999"):
+        return words
+    digits, power = f"{size:.1e}".split("e+")
+    return f"{digits} * 10^{int(power)}"
 
 
 def without_certificate() -> Iterator[str]:

@@ -20,7 +20,7 @@ from fp4ref.arithmetic import Constants
 from fp4ref.conformance.explain import codec_notes
 from fp4ref.conformance.explain.formulas import cited as cited_by
 from fp4ref.diagrams import catalogue
-from fp4ref.formats import E2M1, E4M3, E8M0
+from fp4ref.formats import E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, Codec, Rounding
 from fp4ref.model.quantize import constants, global_scale
 from fp4ref.proof.catalogue import claims_of
 from fp4ref.rules import Citation, Index, Rule
@@ -37,6 +37,13 @@ PLACES = {
 }
 OF_ALL = ("overview", "cheat-sheet")  # figures of the whole, not of a rule
 OF_ARITHMETIC = ("GLB-2", "GLB-3", "BLK-3", "BLK-4", "BLK-5", "BLK-6", "BLK-10", "E8M0-5", "MXS-1", "DEQ-1", "DEQ-2")
+SIGN = {E2M1: "E2M1-2", E4M3: "E4M3-6", E5M2: "E5M2-6", E2M3: "E2M3-5", E3M2: "E3M2-5"}
+CHOICES = {E2M1: ("E2M1-6", 0), E4M3: ("E4M3-5", 1), E5M2: ("E5M2-5", 1)}  # and how many of RULES it is not about
+OF_CODECS = {
+    *SIGN.values(),
+    *(rule for rule, _ in CHOICES.values()),
+    *(r for of in codec_notes.RULES.values() for r in of),
+}
 OPERATIONS = ("global_scale", "block_scale", "scaled", "dequantized")
 APART = ("fp4ref/diagrams/", "fp4ref/explorer/", "fp4ref/conformance/", "fp4ref/proof/", "fp4ref/cli/")
 
@@ -88,6 +95,8 @@ def page(index: Index, rule: Rule, figures: Sequence[str]) -> Iterator[str]:
         if rule.id in OF_ARITHMETIC:
             numbers = "zero, infinity and tiny maxima" if rule.id == "GLB-3" else "a hundred thousand numbers"
             yield f"Their arithmetic was run on {numbers}, and gave other results than the rule."
+        elif rule.id in OF_CODECS:
+            yield "Their encoders were run on every bfloat16 number, and gave other codes than the standard's own."
 
 
 @cache
@@ -141,13 +150,34 @@ def departures(spec: Spec) -> Iterator[str]:
             yield from (rule for rule in rules if own is not other and differ(spec, base, operation, rule))
         if spec.amax is not base.amax:
             yield from ("BLK-2", *(("GLB-1",) if base.global_scale is spec.global_scale is NVFP4.global_scale else ()))
-    for codec in (spec.element, spec.scale):
-        standard, stated = codec_notes.STANDARD.get(codec.format), codec_notes.RULES.get(codec.format)
-        if standard is None or stated is None:
-            continue
-        for rule, field in zip(stated, ("rounding", "overflow", "nan"), strict=True):
-            if getattr(codec, field) != getattr(standard, field):
-                yield rule
+    yield from (rule for codec in (spec.element, spec.scale) for rule in encoded_otherwise(codec))
+
+
+@cache
+def encoded_otherwise(codec: Codec) -> tuple[str, ...]:
+    """Return the rules of a format that a codec does otherwise for one of all bfloat16 numbers, and its choice.
+
+    Values of a format and ties between them are such numbers (SPC-6), so no departure is left out.
+    """
+    form, standard = codec.format, codec_notes.STANDARD.get(codec.format)
+    if standard is None or form not in codec_notes.RULES:
+        return ()
+    x = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
+    x = x if form.signed else x[~np.signbit(x)]
+    bits = np.full(x.shape, 128, np.uint8) if codec.rounding is Rounding.STOCHASTIC else None
+    differs = codec.encode(x, bits) ^ standard.encode(x)
+    nan, past = np.isnan(x), np.abs(x) > form.max
+    of_sign = 0 if form.complement else form.sign_bit
+    rounding, overflow, of_nan = codec_notes.RULES[form]
+    found = [
+        *([rounding] if (differs & (0xFF ^ of_sign))[~nan & ~past].any() else []),
+        *([overflow] if (differs & (0xFF ^ of_sign))[past].any() else []),
+        *([of_nan] if differs[nan].any() else []),
+        *([SIGN[form]] if form in SIGN and (differs & of_sign)[~nan].any() else []),
+    ]
+    choice, of = CHOICES.get(form, ("", len(codec_notes.RULES[form])))
+    picked = choice and set(found) - set(codec_notes.RULES[form][:of])
+    return (*dict.fromkeys(found), *([choice] if picked else []))
 
 
 def differ(spec: Spec, base: Spec, operation: str, rule: str) -> bool:

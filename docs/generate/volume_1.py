@@ -22,7 +22,7 @@ from fp4ref.spec_root import spec_root
 
 TITLE = f"The fp4ref standard, volume 1: bytes. Version {SPEC_VERSION}"
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
+body { font: 15px/1.5 Helvetica, Arial, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
 body { color: #111; background: #fff }
 table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1em 0; font-size: 0.9em }
 th, td { border: 1px solid #bbb; padding: 0.2em 0.6em; text-align: left; vertical-align: top }
@@ -37,6 +37,8 @@ h3, h4 { margin-bottom: 0.3em } a { color: #0645ad }
 }
 @media print { body { font-size: 10px; max-width: none } table { display: table; font-size: 0.85em } }
 @media print { pre { white-space: pre-wrap } td { overflow-wrap: anywhere } }
+@media print { h1, h2, h3, h4, p:has(+ table), p:has(+ pre) { break-after: avoid } tr { break-inside: avoid } }
+@page { margin: 16mm; @bottom-center { content: counter(page); font: 9px Helvetica, Arial, sans-serif } }
 """
 REACHED = (
     "for (const one of document.querySelectorAll('pre, table')) if (one.scrollWidth > one.clientWidth) one.tabIndex = 0"

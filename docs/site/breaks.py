@@ -11,7 +11,7 @@ from typing import Any
 
 CELL = re.compile(r"<t[dh][ >].*?</t[dh]>", re.DOTALL)
 TEXT = re.compile(r"(?<=>)[^<]+(?=<)")
-PLACE = re.compile(r"(?<=[._,:@/)*|^=-])(?=[A-Za-z])|(?<=\w\()(?=[A-Za-z])|(?<=@)(?=\d)")
+PLACE = re.compile(r"(?<=\w[._])(?=[A-Za-z])|(?<=[,:@/)*|^=-])(?=[A-Za-z])|(?<=\w\()(?=[A-Za-z])|(?<=@)(?=\d)")
 LIST = re.compile(r"(?<=,)(?=\d)(?!\d{3}\b)")  # in a long list of numbers, such as a layout's table; not of thousands
 DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 LONG = 24

@@ -15,7 +15,7 @@ from fp4ref.checkpoints.picture import STYLE as PICTURE_STYLE
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
+    "body{font:16px/1.5 Helvetica,Arial,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #8884;padding:.3rem .6rem;"
     "text-align:left;vertical-align:top;overflow-wrap:anywhere}@media(prefers-color-scheme:dark)"
     "{body{background:#111;color:#ddd}}" + PICTURE_STYLE

@@ -17,15 +17,15 @@ became zero."""
 STYLE = """
 :root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --line: #bbb; --mark: #0072b2; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --paper: #181818; --line: #555; --mark: #56b4e9; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 72rem;
-  margin: 2rem auto; padding: 0 1rem; }
+body { font: 16px/1.5 Helvetica, Arial, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; margin: .5rem 0 1rem; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--line); padding: .2rem .5rem; text-align: right; vertical-align: bottom; }
 th:first-child, td:first-child, td.reason { text-align: left; }
 .wide { overflow-x: auto; } tbody th { white-space: nowrap; font-weight: inherit; } td b { color: var(--mark); }
 summary { cursor: pointer; padding: .25rem 0; overflow-wrap: anywhere; }
 svg { max-width: 100%; height: auto; display: block; margin: .5rem 0; } .wide svg { min-width: 36rem; }
-svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
+svg text { font: 12px Helvetica, Arial, sans-serif; fill: var(--ink); }
 svg .mark { fill: var(--mark); fill-opacity: .65; } svg .line { stroke: var(--line); }
 figure { display: inline-block; margin: 0 1rem 1rem 0; } figcaption { font-size: .85rem; }
 @media (max-width: 40rem) { th, td { padding: .2rem .3rem; } h1 { font-size: 1.4rem; overflow-wrap: anywhere; }

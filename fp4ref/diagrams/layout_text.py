@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from textwrap import wrap
+
 from fp4ref.diagrams.place import ElementPlace, Geometry, named
 from fp4ref.diagrams.request import Request, clipped
 from fp4ref.diagrams.scale_map import LINE, Byte, ScaleMap, unused
 from fp4ref.layout import TILED_128X4
 
 MOST = (64, 24)  # rows and columns of scales in a window
-COLUMNS = 8  # that are shown without one
+COLUMNS = 8  # that are shown without one, or half of them
 LINES = 4
+WIDTH = 96  # characters of a line, as far as its words and cells can be parted; a sum stays whole
 
 
 def layout_text(request: Request) -> str:
@@ -18,7 +22,7 @@ def layout_text(request: Request) -> str:
     geometry = Geometry(request.spec, request.shape or (300, 160), request.direction)
     place = geometry.place(*request.element) if request.element else None
     found = ScaleMap(geometry, layout)
-    parts = [*f"{layout.name} [{layout.rule}]: {found.caption()}".replace("; ", "\n  ").split("\n"), ""]
+    parts = [*_wrapped(f"{layout.name} [{layout.rule}]: {found.caption()}"), ""]
     parts += [f"  {line}" for line in [*found.digits(), *found.expressions()]]
     parts += ["", "byte of scale (row, column):", *_table(found, _rows(request, found, place), place)]
     first = found.offset(*place.scale) // LINE * LINE if place else 0
@@ -27,8 +31,17 @@ def layout_text(request: Request) -> str:
     heading = "scale (row,column) at each byte" + (f"; -- is {dashes}:" if dashes else ":")
     parts += ["", heading, *_memory(lines, place)]
     if place:
-        parts += ["", place.sentence(named(layout)), *place.sums((layout.name,))]
+        parts += ["", *_wrapped(place.sentence(named(layout))), *place.sums((layout.name,))]
     return "\n".join(parts) + "\n"
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return lines of a text: one for each of its parts, or several."""
+    first, *others = text.split("; ")
+    return [
+        *wrap(first, WIDTH, subsequent_indent="  "),
+        *(line for part in others for line in wrap(part, WIDTH, initial_indent="  ", subsequent_indent="  ")),
+    ]
 
 
 def _rows(request: Request, found: ScaleMap, place: ElementPlace | None) -> tuple[list[int], list[int]]:
@@ -37,8 +50,9 @@ def _rows(request: Request, found: ScaleMap, place: ElementPlace | None) -> tupl
     if request.window:
         down, across = clipped(f"diagram {found.layout.name}", request.window, (rows, columns), MOST)
         return list(range(*down)), list(range(*across))
-    first = max(min(place.scale[1] // 4 * 4, columns - COLUMNS), 0) if place else 0
-    return sorted(found.sampled_rows(place, 12)), list(range(first, min(first + COLUMNS, columns)))
+    across = COLUMNS if COLUMNS * (len(str(found.size)) + 4) <= WIDTH else COLUMNS // 2
+    first = max(min(place.scale[1] // 4 * 4, columns - across), 0) if place else 0
+    return sorted(found.sampled_rows(place, 12)), list(range(first, min(first + across, columns)))
 
 
 def _table(found: ScaleMap, chosen: tuple[list[int], list[int]], place: ElementPlace | None) -> list[str]:
@@ -55,14 +69,16 @@ def _table(found: ScaleMap, chosen: tuple[list[int], list[int]], place: ElementP
     return lines
 
 
-def _memory(lines: list[list[Byte]], place: ElementPlace | None) -> list[str]:
+def _memory(lines: list[list[Byte]], place: ElementPlace | None) -> Iterator[str]:
+    """Yield lines of memory, each as many bytes as fit."""
     labels = [[("--" if b.padding else _cell(b.label, place, (b.row, b.column))) for b in line] for line in lines]
     size = max((len(label) for line in labels for label in line), default=2)
     name = max(7, *(len(str(line[0].offset)) for line in lines)) if lines else 7
-    return [
-        f"{line[0].offset:>{name}}: " + " ".join(f"{label:>{size}}" for label in row)
-        for line, row in zip(lines, labels, strict=True)
-    ]
+    across = next((n for n in (LINE, LINE // 2, LINE // 4) if name + 1 + n * (size + 1) <= WIDTH), LINE // 4)
+    for line, row in zip(lines, labels, strict=True):
+        for i in range(0, len(line), across):
+            shown = " ".join(f"{label:>{size}}" for label in row[i : i + across])
+            yield f"{line[i].offset:>{name}}: {shown}"
 
 
 def _cell(text: str, place: ElementPlace | None, scale: tuple[int, int]) -> str:

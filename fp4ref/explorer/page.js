@@ -86,6 +86,7 @@ function clear() {
 function silence() {
   for (const id of ["where", "worked", "difference", "hover"]) byId(id).textContent = "";
   byId("steps").querySelector("thead").textContent = byId("steps").querySelector("tbody").textContent = "";
+  if (document.activeElement !== byId("value")) byId("value").value = "";
 }
 
 // Go to an element by its row and column.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fp4ref.conformance.diagnosis.explanations import Diagnosis
-from fp4ref.conformance.families.rules import NOT_A_NUMBER, PACKED, SPARE, spec_rules
+from fp4ref.conformance.families.rules import NEAREST, NOT_A_NUMBER, PACKED, SPARE, spec_rules
 from fp4ref.conformance.judge.blame import failed
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
@@ -118,5 +118,8 @@ def _judged(result: Result) -> tuple[list[str], frozenset[str]]:
     """Return the rules that a tensor's bytes are held to, and those that decide a byte at fault."""
     compared, bits = result.compared, result.spec.element.format.bits
     spare = (SPARE[bits],) if compared.shape[1] * bits % 8 else ()
-    checked = *spec_rules(result.spec, compared.direction), *layout(result.scale_layout).rules, PACKED[bits], *spare
+    codecs = [result.spec.scale.format, *([] if result.spec.stochastic else [result.spec.element.format])]
+    rounding = [NEAREST[form.name] for form in codecs if form.name in NEAREST]
+    stored = *layout(result.scale_layout).rules, PACKED[bits], *spare
+    checked = *spec_rules(result.spec, compared.direction), *rounding, *stored
     return list(dict.fromkeys(checked)), failed(checked, result.spec, compared.at_fault)
