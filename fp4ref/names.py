@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from importlib.metadata import entry_points
 from typing import ClassVar, Protocol, TypeVar
 
 from fp4ref.errors import DomainError, UnknownNameError
@@ -152,6 +151,8 @@ def failures() -> dict[str, str]:
 @lru_cache
 def _declared(path: tuple[str, ...]) -> tuple[str, ...]:
     """Return the modules that distributions on a path declare as values; finding them takes 25 ms."""
+    from importlib.metadata import entry_points
+
     return tuple(entry.value for entry in entry_points(group=GROUP))
 
 

@@ -64,8 +64,8 @@ def packing(given: Layout | str, bits: int | None = None) -> Layout:
     if len(found.axes) != 2 or found.unit not in WIDTHS:
         got = f"{found.name!r} with {len(found.axes)} axes and units of {found.unit} bits"
         raise LayoutError("packing", got, "two axes and units of 4, 6 or 8 bits", "PACK-7")
-    if found.form.repeated:
-        got = f"{found.name!r}, {found.form.irregular}"
+    if shared := found.form.irregularities.get("LAY-20"):
+        got = f"{found.name!r}, {shared}"
         raise LayoutError("packing", got, "a place for every code", "LAY-20")
     if bits == 4 and found.unit == 8:
         return _of_pairs(found)

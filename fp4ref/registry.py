@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -174,6 +173,8 @@ def _unlisted(kind: str, wanted: Iterable[Declared], listed: Collection[Declared
 @lru_cache
 def backends() -> dict[str, Backend]:
     """Every registered backend, by name; nothing is loaded but its declaration."""
+    from importlib.metadata import entry_points  # imported here, for it takes time and a process may need no backend
+
     return {entry.name: entry.load() for entry in entry_points(group=GROUP)}
 
 

@@ -40,8 +40,7 @@ NATIVE_PLACES = {
     **{f"cut-{spec}/cpu": PADDED for spec in CUTS},
     "theorem-transposed/cpu": PADDED,
     **{
-        f"offset-{name}/cpu": ("csrc/relayout.h", "ScaleRow::of(job.to, job.to_map, top + l)", "from[l]")
-        for name in LAYOUTS
+        f"offset-{name}/cpu": ("csrc/relayout.h", "Row::of(job.to, job.to_map, top + l)", "from[l]") for name in LAYOUTS
     },
     **dict.fromkeys(
         ("row-scaled/cpu", "amax-kept/cpu"), ("csrc/walk.h", "job.amax[numerics.by_row ? row : 0]", "job.amax[0]")

@@ -10,7 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import fp4ref  # noqa: E402
 from fp4ref import te  # noqa: E402
+from fp4ref.formats import STOCHASTIC_E2M1, Codec, Format  # noqa: E402
 from fp4ref.te import helpers, optimizers, random_states  # noqa: E402
 from fp4ref.te.checkpoint import (  # noqa: E402
     get_activation_recompute_contexts,
@@ -100,6 +102,59 @@ def test_states_in_fewer_bits_are_scaled_and_rounded_once(kind, name):
     restored.load_state_dict(optimizer.state_dict())
     assert torch.equal(restored.get_unscaled_state(weight, state), optimizer.get_unscaled_state(weight, state))
     assert optimizer.state_dict()["state"][0][state].dtype == torch.float32
+
+
+E2M3 = Format("test.e2m3", 2, 3, bias=1, codes=32)
+OWN = fp4ref.MXFP8_E4M3.replace(name="test.mxfp6", element=Codec(format=E2M3, nan=(0x1F, 0x1F)))
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e5m2, torch.float8_e4m3fn, OWN, "mxfp8-e5m2", fp4ref.NVFP4])
+def test_a_moment_of_any_type_that_holds_one(kind):
+    """Types that the emulated library does not list are asked; a specification is one that a user made, too."""
+    torch.manual_seed(5)
+    start, grad = torch.randn(3, 40), torch.randn(3, 40)
+    weight = torch.nn.Parameter(start.clone())
+    optimizer = optimizers.FusedAdam([weight, torch.nn.Parameter(torch.zeros(0))], RATE, BETAS, exp_avg_dtype=kind)
+    for parameter, given in zip(optimizer.param_groups[0]["params"], (grad, torch.zeros(0)), strict=True):
+        parameter.grad = given
+    optimizer.step()
+    values, found = (grad * (1 - BETAS[0])).numpy(), optimizer.state[weight]["exp_avg"]
+    if isinstance(kind, torch.dtype):
+        numbers = ml_dtypes.float8_e5m2 if kind is torch.float8_e5m2 else ml_dtypes.float8_e4m3fn
+        scale = np.abs(values).max() / np.float32(ml_dtypes.finfo(numbers).max / 2)
+        assert found.view(torch.uint8).numpy().tobytes() == (values * (np.float32(1) / scale)).astype(numbers).tobytes()
+    else:
+        expected = fp4ref.quantize(values, kind, backend="numpy")
+        assert found.row.data.numpy().tobytes() == expected.row.data.tobytes()
+        assert found.row.scales.numpy().tobytes() == expected.row.scales.tobytes()
+        read = fp4ref.dequantize(expected, backend="numpy")
+        assert optimizer.get_unscaled_state(weight, "exp_avg").numpy().tobytes() == read.tobytes()
+    restored = optimizers.FusedAdam([weight], exp_avg_dtype=kind)
+    saved = optimizer.state_dict()
+    groups = [group | {"params": [0]} for group in saved["param_groups"]]
+    restored.load_state_dict({"state": {0: saved["state"][0]}, "param_groups": groups})
+    assert restored.get_unscaled_state(weight, "exp_avg").shape == start.shape
+
+
+@pytest.mark.parametrize(
+    "kind, need",
+    [
+        (torch.float64, "at most 32 bits"),
+        (torch.float8_e8m0fnu, "both signs"),
+        (torch.int8, "torch rounds"),
+        (torch.complex64, "torch rounds"),
+        ("mxfp9", "unknown name 'mxfp9'"),
+        (None, "a type or a specification"),
+        (fp4ref.NVFP4.replace(name="test.stochastic", element=STOCHASTIC_E2M1), "random"),
+    ],
+    ids=str,
+)
+def test_a_type_that_holds_no_moment_is_refused(kind, need):
+    weight = torch.nn.Parameter(torch.zeros(1))
+    with pytest.raises(ValueError, match=need):
+        optimizers.FusedAdam([weight], exp_avg_dtype=kind)
+    with pytest.raises(ValueError, match="master_weight_dtype"):
+        optimizers.FusedAdam([weight], master_weights=True, master_weight_dtype=kind)
 
 
 def test_remainders_are_the_lower_bits_of_master_values():

@@ -1,8 +1,8 @@
 """Layouts of scale bytes: every digit is a dimension of a reshaped tensor, and the stored order is a permutation.
 
-Each step has its inverse: pad the axes, split them into digits, turn those that others turn, put the digits into stored
-order, flip those that are flipped, then join dimensions from the fastest one on, leaving the gaps of alignments between
-them, and move the units of each run by a table.
+Each step has its inverse: pad the axes, split them into digits, turn those that others turn, keep one value of those
+that are repeated, put the digits into stored order, flip those that are flipped, then join dimensions from the fastest
+one on, leaving the gaps of alignments between them, and move the units of each run by a table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class StoredDigit(NamedTuple):
 def from_linear(scales: Tensor, name: str) -> Tensor:
     """Scale bytes [rows, columns] in the order of a layout, padded as it says.
 
-    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16, LAY-17, LAY-19, LAY-21.
+    Errors: LayoutError for scales that differ where the layout has one place for them.
+
+    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16, LAY-17, LAY-19, LAY-20, LAY-21.
     """
     form = layout(name)
     rows, columns = scales.shape
@@ -45,9 +47,13 @@ def from_linear(scales: Tensor, name: str) -> Tensor:
     padded = scales if wide == columns else pad(scales, (0, wide - columns), value=across)
     padded = padded if high == rows else pad(padded, (0, 0, 0, high - rows), value=down)
     shape, steps = _steps(form, high, wide)
-    digits = _turned(padded.reshape(shape), steps).permute(
-        [step.dimension for step in reversed(steps) if not step.align]
-    )
+    repeated = _repeated(form)
+    digits = _turned(padded.reshape(shape), steps)
+    if repeated:
+        within = scales.new_ones((rows, columns), dtype=torch.bool)
+        within = _turned(pad(within, (0, wide - columns, 0, high - rows)).reshape(shape), steps)
+        digits = torch.where(_at(within, repeated, 0), _at(digits, repeated, 0), _at(digits, repeated, -1))
+    digits = digits.permute([*repeated, *_stored(steps)])[(0,) * len(repeated)]
     inside = 1  # units of the dimensions that are joined so far
     joined = digits.reshape(*digits.shape, 1)
     for step in steps:
@@ -63,7 +69,10 @@ def from_linear(scales: Tensor, name: str) -> Tensor:
         joined = pad(joined, (0, max(count - base - joined.numel(), 0)))[: count - base]
     if table := form.form.table:
         joined = _moved(joined, _inverse(table))
-    return pad(joined, (base, 0)).reshape(shape_of_buffer)
+    buffer = pad(joined, (base, 0)).reshape(shape_of_buffer)
+    if repeated:
+        form.require_agreement(bool((to_linear(buffer, rows, columns, name) == scales).all()))
+    return buffer
 
 
 def _moved(units: Tensor, places: list[int]) -> Tensor:
@@ -75,13 +84,13 @@ def _moved(units: Tensor, places: list[int]) -> Tensor:
 def to_linear(buffer: Tensor, rows: int, columns: int, name: str) -> Tensor:
     """Return the scale bytes [rows, columns] of a buffer, without padding.
 
-    Rules: LAY-6, LAY-13, LAY-16, LAY-17, LAY-19, LAY-21.
+    Rules: LAY-6, LAY-13, LAY-16, LAY-17, LAY-19, LAY-20, LAY-21.
     """
     form = layout(name)
     high, wide = _padded(form, rows, columns)
     if not high * wide:
         return buffer.new_zeros((rows, columns))
-    _, steps = _steps(form, high, wide)
+    shape, steps = _steps(form, high, wide)
     sizes, inside = [], 1
     for step in steps:  # units of the dimensions inside, before each step
         sizes.append(inside)
@@ -97,8 +106,10 @@ def to_linear(buffer: Tensor, rows: int, columns: int, name: str) -> Tensor:
             if step.align
             else _flipped(parts.reshape(*parts.shape[:-1], step.values, size), -2, step.flip)
         )
-    back = _inverse([step.dimension for step in reversed(steps) if not step.align])
-    return _turned(parts.reshape(parts.shape[:-1]).permute(back), steps).reshape(high, wide)[:rows, :columns]
+    repeated = _repeated(form)
+    digits = parts.reshape([1] * len(repeated) + list(parts.shape[:-1]))
+    digits = digits.permute(_inverse([*repeated, *_stored(steps)])).expand(shape)
+    return _turned(digits, steps).reshape(high, wide)[:rows, :columns]
 
 
 def _padded(form: Layout, rows: int, columns: int) -> tuple[int, int]:
@@ -122,6 +133,24 @@ def _steps(form: Layout, high: int, wide: int) -> tuple[list[int], list[StoredDi
         else:
             steps.append(StoredDigit(0, 0, 0, item.of((high, wide))))
     return [*reversed(radices[0]), *reversed(radices[1])], steps
+
+
+def _stored(steps: list[StoredDigit]) -> list[int]:
+    """Return the dimensions of the split tensor in stored order, slowest first."""
+    return [step.dimension for step in reversed(steps) if not step.align]
+
+
+def _repeated(form: Layout) -> list[int]:
+    """Return the dimensions of the split tensor whose values share a place."""
+    ends = [len(form.axes[0].radices), sum(len(axis.radices) for axis in form.axes)]
+    return [ends[axis] - 1 - digit for axis, digit in form.form.repeated]
+
+
+def _at(digits: Tensor, dimensions: list[int], value: int) -> Tensor:
+    """Return one value, the first or the last, of some dimensions, which remain."""
+    for dimension in dimensions:
+        digits = digits.narrow(dimension, value, 1)
+    return digits
 
 
 def _turned(digits: Tensor, steps: list[StoredDigit]) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from fp4ref import __version__
+import fp4ref
 from fp4ref.cli.common import INTERNAL, REFUSED, printable, with_imports
 from fp4ref.cli.session import degrade_output, leave_on_signals
 from fp4ref.conformance.run.ending import INTERRUPTED, STOPPED
@@ -143,8 +143,21 @@ def _fail_internally(error: Exception) -> NoReturn:
     _fail(f"internal error: {said} ({place}); {advice}", INTERNAL)
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        click.echo(f"fp4ref, version {fp4ref.__version__}")
+        ctx.exit()
+
+
 @click.group(cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="fp4ref")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """Make, read and check bytes of NVFP4, MXFP4 and MXFP8.
 

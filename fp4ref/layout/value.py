@@ -71,10 +71,15 @@ class Layout(LayoutMap):
         require_units(self, "from_linear", scales, len(self.axes))
         buffer = np.zeros(self.padded_shape(*scales.shape), scales.dtype)
         conversion.stored(buffer.reshape(-1), scales, self.axes, self.strides(*scales.shape))
-        if self.form.repeated and (self.to_linear(buffer, *scales.shape) != scales).any():
-            got = f"scales that differ along {self.form.irregular}"
-            raise LayoutError(f"{self.name}.from_linear", got, "equal ones, which share a place", "LAY-20")
+        if self.form.repeated:
+            self.require_agreement(bool((self.to_linear(buffer, *scales.shape) == scales).all()))
         return buffer
+
+    def require_agreement(self, agree: bool) -> None:
+        """Refuse units that differ where the layout has one place for them. Rules: LAY-20."""
+        if not agree:
+            got = f"scales that differ along {self.form.irregularities['LAY-20']}"
+            raise LayoutError(f"{self.name}.from_linear", got, "equal ones, which share a place", "LAY-20")
 
     @overload
     def to_linear(self, buffer: Bytes, rows: int, columns: int, /) -> Bytes: ...
@@ -131,10 +136,8 @@ class Layout(LayoutMap):
         owned = np.arange(start, padded_rows if start < stop == rows else stop)
         if owned.size * padded_columns == 0:
             return slice(0, 0)
-        if self.form.repeated:
-            raise LayoutError(
-                operation, f"{asked} along {self.form.irregular}", "rows with places of their own", "LAY-20"
-            )
+        if shared := self.form.irregularities.get("LAY-20"):
+            raise LayoutError(operation, f"{asked} along {shared}", "rows with places of their own", "LAY-20")
         first, last = self.strides(rows, columns).ends(owned, np.arange(padded_columns))
         if last + 1 - first != owned.size * padded_columns:  # distinct offsets: equal means no gap
             tiles = self.tile[0] > 1 and not self.has_gaps

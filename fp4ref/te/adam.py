@@ -8,16 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fp4ref.te.dtypes import DType
+from fp4ref.spec import Spec
+from fp4ref.te.adam_states import WIDE, state_type
 from fp4ref.te.errors import SettingError
 from fp4ref.te.float8_tensor import Float8Quantizer, Float8Tensor
 from fp4ref.te.module.options import require_only_supported
 from fp4ref.te.tensor import QuantizedTensor
 
 STATES = ("exp_avg", "exp_avg_sq", "master_param")
-WIDE = torch.float32
-RANGES = {torch.float16: torch.finfo(torch.float16).max / 2, torch.uint8: 448.0}  # what the largest value is scaled to
-MOMENTS = (WIDE, torch.float16, torch.bfloat16, torch.uint8)  # uint8: FP8, E4M3
 
 
 class FusedAdam(torch.optim.Optimizer):
@@ -25,13 +23,14 @@ class FusedAdam(torch.optim.Optimizer):
 
     adam_w_mode: decay the weight itself instead of adding the decay to the gradient. master_weights: keep values that
     a narrower parameter is rounded from. A parameter's state has exp_avg, exp_avg_sq and, with master weights,
-    master_param; a group has "step". Each state has a type of its own: float16, and uint8 for FP8, are scaled so that
-    the largest value of the tensor is half the largest finite number, and 448. use_decoupled_grad: read
+    master_param; a group has "step". Each state has a type of its own: a type that reaches less far than float32, such
+    as float16, is scaled so that the largest value of the tensor is half the largest finite number, and uint8, which is
+    FP8, so that it is 448. A moment can have a specification, or its name, instead. use_decoupled_grad: read
     `decoupled_grad`, which may have another type than the parameter, instead of `grad`. store_param_remainders: keep
     of a bfloat16 parameter's master values the lower 16 bits only, int16; the parameter is their upper 16 bits, rounded
     up at half. capturable only advises kernels.
 
-    Errors: SettingError for amsgrad and for types that the library does not have.
+    Errors: SettingError for amsgrad and for types that cannot hold a state.
     """
 
     def __init__(
@@ -48,20 +47,18 @@ class FusedAdam(torch.optim.Optimizer):
         capturable: bool = False,
         master_weights: bool = False,
         master_weight_dtype: torch.dtype = WIDE,
-        exp_avg_dtype: torch.dtype = WIDE,
-        exp_avg_sq_dtype: torch.dtype = WIDE,
+        exp_avg_dtype: torch.dtype | Spec | str = WIDE,
+        exp_avg_sq_dtype: torch.dtype | Spec | str = WIDE,
         use_decoupled_grad: bool = False,
         store_param_remainders: bool = False,
         set_grad_none: bool | None = None,
     ) -> None:
         if amsgrad:
             raise SettingError("FusedAdam", "amsgrad=True", "False")
-        self.kinds = dict(zip(STATES, (exp_avg_dtype, exp_avg_sq_dtype, master_weight_dtype), strict=True))
-        for name, kind in self.kinds.items():
-            allowed = (WIDE, torch.float16) if name == "master_param" else MOMENTS
-            if kind not in allowed and (name != "master_param" or master_weights):
-                option = "master_weight_dtype" if name == "master_param" else f"{name}_dtype"
-                raise SettingError("FusedAdam", f"{option}={kind}", ", ".join(map(str, allowed)))
+        given = dict(zip(STATES, (exp_avg_dtype, exp_avg_sq_dtype, master_weight_dtype), strict=True))
+        moments = {name: state_type(f"{name}_dtype", given[name], False) for name in STATES[:2]}
+        masters = {STATES[2]: state_type("master_weight_dtype", master_weight_dtype, True)} if master_weights else {}
+        self.kinds, self._types = given, moments | masters
         if capturable and (exp_avg_dtype is not exp_avg_sq_dtype or exp_avg_dtype not in {WIDE, torch.bfloat16}):
             raise SettingError(
                 "FusedAdam", f"capturable with {exp_avg_dtype}, {exp_avg_sq_dtype}", "both float32 or bfloat16"
@@ -69,7 +66,7 @@ class FusedAdam(torch.optim.Optimizer):
         self._gradient = "decoupled_grad" if use_decoupled_grad else "grad"
         self.adam_w_mode, self.master_weights, self.capturable = adam_w_mode, master_weights, capturable
         self.store_param_remainders = store_param_remainders and master_weights and master_weight_dtype is WIDE
-        self._scales: dict[Any, dict[str, Tensor]] = {}
+        self._scales: dict[Any, dict[str, Tensor | None]] = {}
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults | {"bias_correction": bias_correction})
 
@@ -110,23 +107,21 @@ class FusedAdam(torch.optim.Optimizer):
         skip_unscale: return bfloat16 as it is.
         """
         state: Any = self.state[param][state_name]
-        kind = self.kinds[state_name]
+        kind, kept = self.kinds[state_name], self._types[state_name]
         if kind is WIDE or (skip_unscale and kind is torch.bfloat16):
             return state  # type: ignore[no-any-return]
-        values: Tensor = state.float()
-        return values * self._scales[param][state_name] if kind is torch.float16 else values
+        values = kept.read(state).reshape(param.shape)
+        return values * self._scales[param][state_name] if kept.kept_beside else values
 
     def set_scaled_state(self, param: Any, state_name: str, unscaled_state: Tensor) -> None:
         """Replace a state of a parameter by float32 values, which are scaled and rounded to its type."""
-        state, kind = self.state[param], self.kinds[state_name]
-        if kind is WIDE:
-            state[state_name] = unscaled_state if unscaled_state.dtype is torch.int16 else unscaled_state.to(WIDE)
-        elif kind is torch.bfloat16:
-            state[state_name] = unscaled_state.to(kind)
-        else:
-            scale = unscaled_state.abs().amax().to(WIDE).reshape(1) / RANGES[kind]
+        kept = self._types[state_name]
+        if unscaled_state.dtype is not torch.int16:
+            unscaled_state = unscaled_state.to(WIDE)
+        scale = kept.scale_of(unscaled_state)
+        self.state[param][state_name] = kept.keep(unscaled_state, scale)
+        if kept.kept_beside:
             self._scales.setdefault(param, {})[state_name] = scale
-            state[state_name] = _scaled(unscaled_state.to(WIDE), scale, kind)
 
     def initialize_state(self, param: Any, store_param_remainders: bool = False) -> None:
         """Give a parameter its states: zeros, and its own values as master values."""
@@ -204,15 +199,6 @@ def _require_master(parameter: Any, master_weights: bool) -> None:
         if not kept:
             got = f"FusedAdam without master_weights does not support {type(parameter).__name__} parameters"
             raise SettingError("FusedAdam", got, "master_weights=True")
-
-
-def _scaled(values: Tensor, scale: Tensor, kind: torch.dtype) -> Any:
-    """Return values over a scale, float16 or FP8; zeros for a scale of 0."""
-    inverse = torch.where(scale > 0, scale.reciprocal(), 0.0)
-    if kind is torch.float16:
-        return (values * inverse).to(kind)
-    unit = torch.where(scale > 0, inverse, 1.0)
-    return Float8Quantizer(unit, torch.zeros_like(unit), DType.kFloat8E4M3).quantize_impl(values)
 
 
 def _joined(parameter: Tensor, remainders: Tensor) -> Tensor:

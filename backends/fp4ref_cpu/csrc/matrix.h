@@ -133,40 +133,24 @@ struct Map {
     }
 };
 
-// The scale bytes of a row.
-struct ScaleRow {
-    byte* first;  // of the row; where offsets are no sums, of all
+// The scale bytes of a row, where an offset is a sum over row and column.
+struct SumRow {
+    byte* first;
     size step;
     const size* columns;
-    const Map* map;  // where offsets are no sums, else null
-    size row;
 
-    static ScaleRow of(byte* scales, const Map& map, size row)
-    {
-        if (map.is_sum()) return {scales + map.row(row), map.step, map.columns, nullptr, row};
-        return {scales, 0, map.columns, &map, row};
-    }
+    static SumRow of(byte* scales, const Map& map, size row) { return {scales + map.row(row), map.step, map.columns}; }
     byte* group(size column) const { return first + column / 4 * step; }  // column % 4 == 0
-    byte* place(size column) const                                         // if step is 0
-    {
-        return first + (map ? map->turned_and_moved(row, column, map->row(row) + columns[column]) : columns[column]);
-    }
-    byte at(size column) const { return columns ? *place(column) : group(column)[column % 4]; }
+    byte* place(size column) const { return columns ? first + columns[column] : group(column) + column % 4; }
 
     __attribute__((always_inline)) void write(size column, const byte* from, size count) const
     {
-        if (count == 1) {  // of a narrow matrix, where a call of memcpy would cost more than the rest
-            *(columns ? place(column) : group(column) + column % 4) = *from;
-            return;
-        }
         if (step == 4) {
             __builtin_memcpy(group(column), from, (unsigned long)count);
             return;
         }
         size i = 0;
         if (columns) {
-            if (map)
-                for (; i < count; ++i) *place(column + i) = from[i];
             for (; i < count; ++i) first[columns[column + i]] = from[i];
             return;
         }
@@ -181,13 +165,45 @@ struct ScaleRow {
         }
         size i = 0;
         if (columns) {
-            if (map)
-                for (; i < count; ++i) to[i] = *place(column + i);
             for (; i < count; ++i) to[i] = first[columns[column + i]];
             return;
         }
         for (; i + 4 <= count; i += 4) __builtin_memcpy(to + i, group(column + i), 4);
         if (i < count) __builtin_memcpy(to + i, group(column + i), (unsigned long)(count - i));
+    }
+};
+
+// The scale bytes of a row of any layout.
+struct ScaleRow : SumRow {
+    const Map* map;  // where offsets are no sums, else null; `first` is then of all rows
+    size row;
+
+    static ScaleRow of(byte* scales, const Map& map, size row)
+    {
+        if (map.is_sum()) return {SumRow::of(scales, map, row), nullptr, row};
+        return {{scales, 0, map.columns}, &map, row};
+    }
+    byte* place(size column) const
+    {
+        return map ? first + map->turned_and_moved(row, column, map->row(row) + columns[column]) : SumRow::place(column);
+    }
+    byte at(size column) const { return *place(column); }
+
+    __attribute__((always_inline)) void write(size column, const byte* from, size count) const
+    {
+        if (count == 1)  // of a narrow matrix, where a call of memcpy would cost more than the rest
+            *place(column) = *from;
+        else if (map)
+            for (size i = 0; i < count; ++i) *place(column + i) = from[i];
+        else
+            SumRow::write(column, from, count);
+    }
+    __attribute__((always_inline)) void read(size column, byte* to, size count) const
+    {
+        if (map)
+            for (size i = 0; i < count; ++i) to[i] = *place(column + i);
+        else
+            SumRow::read(column, to, count);
     }
 };
 

@@ -15,17 +15,22 @@ struct RelayoutJob {
 struct Bytes {
     static constexpr int LINES = 128, PIECE = 64;
 
-    // Pieces of rows, in row groups and column groups small enough that both sides stay in cache.
     static void relayout(RelayoutJob& job)
+    {
+        job.from_map.is_sum() && job.to_map.is_sum() ? pieces<SumRow>(job) : pieces<ScaleRow>(job);
+    }
+
+    // Pieces of rows, in row groups and column groups small enough that both sides stay in cache.
+    template <class Row> static void pieces(RelayoutJob& job)
     {
         const Units units(&job.next, job.rows, job.columns, LINES, job.columns);
         for (size unit; units.take(unit);) {
             const size top = unit * LINES;
             const int lines = job.rows - top < LINES ? (int)(job.rows - top) : LINES;
-            ScaleRow from[LINES], to[LINES];
+            Row from[LINES], to[LINES];
             for (int l = 0; l < lines; ++l) {
-                from[l] = ScaleRow::of(job.from, job.from_map, top + l);
-                to[l] = ScaleRow::of(job.to, job.to_map, top + l);
+                from[l] = Row::of(job.from, job.from_map, top + l);
+                to[l] = Row::of(job.to, job.to_map, top + l);
             }
             for (size column = 0; column < job.columns; column += PIECE) {
                 const size rest = job.columns - column;
@@ -34,7 +39,7 @@ struct Bytes {
         }
     }
 
-    __attribute__((always_inline)) static void move(const ScaleRow& from, const ScaleRow& to, size column, size count)
+    template <class Row> __attribute__((always_inline)) static void move(const Row& from, const Row& to, size column, size count)
     {
         byte bytes[PIECE];
         from.read(column, bytes, count);

@@ -11,7 +11,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from fp4ref import __version__
+import fp4ref
 from fp4ref import rules as standard
 from fp4ref.conformance.judge.isolation import attempted
 from fp4ref.conformance.reports.intermediates import Explained, first_explained
@@ -50,7 +50,7 @@ def page(view: View) -> str:
         headline=escape(view.headline),
         mark=GOOD if view.ok else BAD,
         tone="good" if view.ok else "bad",
-        version=escape(__version__),
+        version=escape(fp4ref.__version__),
         standard=escape(SPEC_VERSION),
         body=_with_rules("\n".join(_body(view))),
     )

@@ -10,12 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import metadata
 from typing import NamedTuple
 
 import numpy as np
 
-from fp4ref import __version__, registry
+import fp4ref
+from fp4ref import registry
 from fp4ref.catalogue import PROFILES
 from fp4ref.errors import DomainError
 from fp4ref.formats import F
@@ -95,7 +95,7 @@ class MachineReport:
 def examine() -> MachineReport:
     """Look at the machine; nothing optional is imported. Rules: CNF-4, CNF-5."""
     devices, reason = cuda_devices()
-    own = {"fp4ref": __version__, "specification": SPEC_VERSION, "python": platform.python_version()}
+    own = {"fp4ref": fp4ref.__version__, "specification": SPEC_VERSION, "python": platform.python_version()}
     versions: dict[str, str | None] = {**own, **{name: installed(name) for name in REQUIRED}}
     return MachineReport(
         versions=versions,
@@ -129,6 +129,8 @@ def refused(profiles: Iterable[str]) -> dict[str, dict[str, list[str]]]:
 
 def installed(name: str) -> str | None:
     """Return the version of an installed distribution, without importing it."""
+    from importlib import metadata
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fp4ref import __version__
+import fp4ref
 from fp4ref.conformance.families.products.cases import FAMILIES as PRODUCTS
 from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, counts
@@ -171,7 +171,7 @@ def common(
     """Return the fields that are alike for every kind of subject. basis: of the verdict; known: reasons by case."""
     return {
         "standard": SPEC_VERSION,
-        "kit": __version__,
+        "kit": fp4ref.__version__,
         "subject": subject.to_json(),
         "conforms": ok,
         "coverage": basis,
