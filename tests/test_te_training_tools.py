@@ -143,6 +143,25 @@ def test_sgd_is_torchs():
     assert torch.equal(*pairs)
 
 
+@pytest.mark.filterwarnings("ignore:GradScaler is going to stop")
+def test_a_step_with_a_gradient_scaler_divides_and_skips():
+    """Float16 gradients are scaled by 2^10; a step whose gradients overflowed changes nothing and halves the scale."""
+    weights = [torch.nn.Parameter(torch.arange(4.0).half()) for _ in range(2)]
+    scaled, plain = (optimizers.FusedAdam([w], RATE, capturable=True, master_weights=True) for w in weights)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for grad in (torch.tensor([1.0, -2.0, 0.5, 3.0]), torch.tensor([1.0, 1e30, 0.0, 0.0]), torch.ones(4)):
+        scaler.scale(torch.zeros(()))  # the scale is made by its first use
+        weights[0].grad, weights[1].grad = (grad * scaler.get_scale()).half(), grad.half()
+        scaler.step(scaled)
+        scaler.update()
+        if grad.amax() < 1e30:
+            plain.step()
+        assert torch.equal(*weights)
+    assert scaler.get_scale() == 2.0**9
+    with pytest.raises(ValueError, match="grad_scaler"):
+        optimizers.FusedAdam([weights[0]]).step(grad_scaler=scaler)
+
+
 def test_optimizers_refuse_by_name():
     weight = torch.nn.Parameter(torch.zeros(1))
     for options in ({"amsgrad": True}, {"exp_avg_dtype": torch.float64}):
