@@ -43,7 +43,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark in item.iter_markers("rule"):
             if not mark.args or not all(isinstance(rule, str) for rule in mark.args):
                 raise pytest.UsageError(f"{item.nodeid}: rule{mark.args}, need rule IDs")
-        if item.get_closest_marker("real") and find_spec(REAL_MODEL) is None:
+        real = item.get_closest_marker("real")
+        if real and real.args:
+            told = pytest.mark.skipif(real.args[0] not in os.environ, reason=f"needs {real.args[0]}: a model's folder")
+            item.add_marker(told)
+        elif real and find_spec(REAL_MODEL) is None:
             item.add_marker(missing)
 
 

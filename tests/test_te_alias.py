@@ -174,6 +174,8 @@ def test_things_are_the_same_by_either_name(alias):
 
     assert (GELU, Bias, FusedAdam) == (te.ops.GELU, te.ops.Bias, te.optimizers.FusedAdam)
     assert aliased.NVFP4Quantizer is te.NVFP4Quantizer
+    assert aliased.torch_version() >= (2, 4)  # the function, although a module has its name
+    assert aliased.FusedMLAQUpProjRopeQuant.is_supported() is False
     assert issubclass(te.Linear, TransformerEngineBaseModule)
 
 

@@ -141,6 +141,54 @@ def test_sinks_biases_and_largest_scores(softmax):
         assert attention.softmax_offset.grad.abs().min() > 0
 
 
+@pytest.mark.parametrize("heads, slopes", [(4, [2**-2, 2**-4, 2**-6, 2**-8]), (3, [2**-4, 2**-8, 2**-2])])
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("mask", ["causal", "no_mask", "padding_causal_bottom_right"])
+def test_alibi_lowers_scores_by_the_distance_from_the_diagonal(heads, slopes, given, mask):
+    q, k, v = sample(QUERIES, BATCH, heads, SIZE), sample(KEYS, BATCH, heads, SIZE), sample(KEYS, BATCH, heads, SIZE)
+    attention = DotProductAttention(heads, SIZE, attn_mask_type=mask, attention_type="cross")
+    slopes = [1.0 + h for h in range(heads)] if given else slopes
+    masks = padding_masks() if "padding" in mask else None
+    options = {"alibi_slopes": torch.tensor(slopes)} if given else {}
+    got = attention(q, k, v, attention_mask=masks, core_attention_bias_type="alibi", **options)
+    for b in range(BATCH):
+        begins = {"causal": 0, "no_mask": KEYS - QUERIES}.get(mask, shift(b))
+        bias = torch.tensor(
+            [[[-slopes[h] * abs(i + begins - j) for j in range(KEYS)] for i in range(QUERIES)] for h in range(heads)]
+        )
+        expected = oracle(q, k, v, CASES[mask, None], bias=bias[None])
+        assert near(got[:, b], expected[:, b])
+
+
+@pytest.mark.parametrize("axis", [-3, -2])
+def test_operands_in_one_tensor(axis):
+    q, k, v = sample(QUERIES, BATCH, HEADS, SIZE), sample(QUERIES, BATCH, HEADS, SIZE), operands(QUERIES)[2]
+    v = v.repeat_interleave(2, 2)
+    attention = DotProductAttention(HEADS, SIZE)
+    expected = attention(q, k, v)
+    packed = torch.stack((q, k, v), axis).requires_grad_()
+    got = attention(qkv_layer=packed, qkv_interleave_dim=axis)
+    assert torch.equal(got, expected)
+    got.sum().backward()
+    assert packed.grad.abs().amax() > 0
+    assert torch.equal(attention(q, kv_layer=torch.stack((k, v), axis), qkv_interleave_dim=axis), expected)
+
+
+@pytest.mark.rule("TEM-31")
+def test_one_computation_has_the_names_of_fused_and_unfused_kernels(monkeypatch):
+    from fp4ref.te.attention.backends import AttentionParams, FusedAttnBackend, get_attention_backend
+
+    for name in ("NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"):
+        monkeypatch.delenv(name, raising=False)
+    fused = FusedAttnBackend["F16_arbitrary_seqlen"]
+    assert get_attention_backend(AttentionParams()) == (False, None, True, fused, False, [False, True, True])
+    for refused in ({"fp8": True}, {"context_parallel": True}, {"inference_params": 1}, {"has_score_mod": True}):
+        assert get_attention_backend(AttentionParams(**refused))[-1] == [False] * 3
+    monkeypatch.setenv("NVTE_FUSED_ATTN", "0")
+    nothing = FusedAttnBackend["No"]
+    assert get_attention_backend(AttentionParams()) == (False, None, False, nothing, True, [False, False, True])
+
+
 def test_gradients_with_queries_that_see_nothing_and_recomputation():
     x = [t.requires_grad_() for t in operands()]
     attention = DotProductAttention(HEADS, SIZE, GROUPS, attn_mask_type="padding", attention_type="cross")
@@ -170,7 +218,10 @@ def test_attention_refuses_by_name():
         (lambda: DotProductAttention(HEADS, SIZE, qkv_format="hdsb"), "qkv_format 'hdsb'"),
         (lambda: DotProductAttention(HEADS, SIZE, softmax_type="odd"), "softmax_type 'odd'"),
         (lambda: DotProductAttention(HEADS, SIZE, 3), "num_attention_heads 4 over 3"),
-        (lambda: attention(q, k, v, core_attention_bias_type="alibi"), "alibi"),
+        (lambda: attention(q, k, v, core_attention_bias_type="odd"), "core_attention_bias_type='odd'"),
+        (lambda: attention(q, k), "query_layer, key_layer, need queries, keys and values"),
+        (lambda: attention(q, kv_layer=torch.stack((k, k, v), -3)), "qkv_interleave_dim -3"),
+        (lambda: attention(q, k, kv_layer=torch.stack((k, v), -3)), "query_layer, key_layer, kv_layer"),
         (lambda: attention(q, k, v, fp8_output=True), "fp8_output"),
         (lambda: attention(q, k, v, alibi_slopes=torch.ones(HEADS)), "alibi_slopes=a tensor"),
         (lambda: attention(q, k, v, attn_mask_type="padding"), "attention_mask or cu_seqlens_q"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -127,6 +128,30 @@ def test_quality_of_inference_in_one_command(tmp_path: Path) -> None:
     exact, quantized = (float(word.rstrip(",")) for word in lines[-1].split() if word[0].isdigit())
     assert exact != quantized
     assert abs(exact / quantized - 1) < 0.1
+
+
+@pytest.mark.real("FP4REF_CAUSAL_MODEL")
+@pytest.mark.slow
+def test_perplexity_of_a_real_causal_model_in_one_command() -> None:
+    """More bits lose less: MXFP8 beside NVFP4 beside MXFP4, of weights and activations."""
+    pytest.importorskip("transformers")
+    loss = {}
+    for profile in ("mxfp8-e4m3", "nvfp4", "mxfp4"):
+        command = [sys.executable, str(EXAMPLES / "inference_quality.py"), "--model", os.environ["FP4REF_CAUSAL_MODEL"]]
+        run = subprocess.run(
+            [*command, "--windows", "2", "--spec", profile, "--activations", profile],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
+        assert run.returncode == 0, run.stdout + run.stderr
+        *layers, last = run.stdout.splitlines()[1:]
+        assert all(5 < float(line.split()[1]) < 60 for line in layers)
+        exact, quantized = (float(word.rstrip(",")) for word in last.split() if word[0].isdigit())
+        loss[profile] = quantized / exact
+    assert 0.99 < loss["mxfp8-e4m3"] < loss["nvfp4"] < loss["mxfp4"]
+    assert loss["mxfp8-e4m3"] < 1.05
 
 
 @pytest.mark.real

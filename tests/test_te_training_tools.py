@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -198,6 +201,25 @@ def test_sgd_is_torchs():
     assert torch.equal(*pairs)
 
 
+@pytest.mark.filterwarnings("ignore:GradScaler is going to stop")
+def test_a_step_with_a_gradient_scaler_divides_and_skips():
+    """Float16 gradients are scaled by 2^10; a step whose gradients overflowed changes nothing and halves the scale."""
+    weights = [torch.nn.Parameter(torch.arange(4.0).half()) for _ in range(2)]
+    scaled, plain = (optimizers.FusedAdam([w], RATE, capturable=True, master_weights=True) for w in weights)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for grad in (torch.tensor([1.0, -2.0, 0.5, 3.0]), torch.tensor([1.0, 1e30, 0.0, 0.0]), torch.ones(4)):
+        scaler.scale(torch.zeros(()))  # the scale is made by its first use
+        weights[0].grad, weights[1].grad = (grad * scaler.get_scale()).half(), grad.half()
+        scaler.step(scaled)
+        scaler.update()
+        if grad.amax() < 1e30:
+            plain.step()
+        assert torch.equal(*weights)
+    assert scaler.get_scale() == 2.0**9
+    with pytest.raises(ValueError, match="grad_scaler"):
+        optimizers.FusedAdam([weights[0]]).step(grad_scaler=scaler)
+
+
 def test_optimizers_refuse_by_name():
     weight = torch.nn.Parameter(torch.zeros(1))
     for options in ({"amsgrad": True}, {"exp_avg_dtype": torch.float64}):
@@ -363,3 +385,29 @@ def test_graphed_callables_compute_as_they_are():
     assert torch.equal(one(x, is_first_microbatch=True), expected)
     with pytest.raises(ValueError, match="make_graphed_callables"):
         te.make_graphed_callables(modules, ((x,),), enabled=True)
+
+
+MAPPED = """
+import ctypes, sys
+import torch
+{}
+mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None) or sys.exit("another allocator")
+mallinfo2.restype = type("Info", (ctypes.Structure,), {{"_fields_": [(n, ctypes.c_size_t) for n in "abcdefghij"]}})
+before = mallinfo2().d
+block = torch.empty(20 << 20, dtype=torch.uint8)
+print(mallinfo2().d - before)
+"""
+
+
+@pytest.mark.slow
+def test_freed_memory_stays_with_the_process():
+    """glibc maps 20 MiB by themselves, unless a larger block was freed before; from twice that on it returns memory."""
+    settings = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    found = []
+    for line in ("", "import fp4ref.te"):
+        command = [sys.executable, "-c", MAPPED.format(line)]
+        done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
+        if "another allocator" in done.stderr:
+            pytest.skip("another allocator")
+        found.append(int(done.stdout))
+    assert found == [1, 0]

@@ -7,6 +7,7 @@ or with FP4REF_TE_SEED those that a hash of the seed and the test's name picks.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import zlib
 from pathlib import Path
@@ -17,6 +18,8 @@ import pytest
 import torch
 
 from fp4ref import te
+from fp4ref.te import helpers
+from fp4ref.te.attention import dot_product_attention
 
 CAPABILITY = (10, 0)  # that of the emulated device
 
@@ -31,6 +34,13 @@ class _Nothing:
         if name.startswith("__"):
             raise AttributeError(name)
         return lambda *args, **kwargs: None
+
+
+def _bytes_of_parameters(*args: Any, **kwargs: Any) -> int:
+    """Return the memory of all parameters that are not on the meta device: tables of the layer are not counted."""
+    gc.collect()
+    found = [x for x in gc.get_objects() if isinstance(x, torch.nn.Parameter) and x.device.type != "meta"]
+    return sum(x.numel() * x.element_size() for x in found)
 
 
 def _answers() -> dict[str, Any]:
@@ -55,16 +65,40 @@ def _answers() -> dict[str, Any]:
         "device": lambda *args: contextlib.nullcontext(),
         "set_device": lambda *args: None,
         "empty_cache": lambda: None,
-        "memory_allocated": lambda *args, **kwargs: 0,
+        "memory_allocated": _bytes_of_parameters,
         "max_memory_allocated": lambda *args, **kwargs: 0,
         "reset_peak_memory_stats": lambda *args, **kwargs: None,
         "is_current_stream_capturing": lambda: False,
     }
 
 
+def _by_the_formula(q: Any, k: Any, v: Any, *, scale: float, hidden: Any, bias: Any, sink: Any, dropout: float) -> Any:
+    """Attend step by step in float32, without the product's own code; tests compare fused kernels with this."""
+    repeats = q.shape[1] // k.shape[1]
+    keys, values = (x.float().repeat_interleave(repeats, 1) for x in (k, v))
+    scores = torch.einsum("bhid,bhjd->bhij", q.float(), keys) * scale
+    scores = scores if bias is None else scores + bias
+    scores = scores if hidden is None else torch.where(hidden, -torch.inf, scores)
+    rest = torch.full((1, scores.shape[1], 1, 1), -torch.inf) if sink is None else sink.float().view(1, -1, 1, 1)
+    top = torch.maximum(scores.amax(-1, keepdim=True), rest).detach()
+    top = torch.where(top.isinf(), 0.0, top)
+    weights = torch.exp(scores - top)
+    total = weights.sum(-1, keepdim=True) + torch.exp(rest - top)
+    weights = torch.where(total == 0, 0.0, weights / torch.where(total == 0, 1.0, total))
+    return torch.einsum("bhij,bhjd->bhid", torch.nn.functional.dropout(weights, dropout), values).to(q.dtype)
+
+
+def _attend(*args: Any, **kwargs: Any) -> Any:
+    fused = any(os.environ.get(f"NVTE_{kind}_ATTN", "1") != "0" for kind in ("FLASH", "FUSED"))
+    return (_PRODUCT if fused else _by_the_formula)(*args, **kwargs)
+
+
+_PRODUCT = dot_product_attention.attend
+dot_product_attention.attend = _attend
 for _name, _answer in _answers().items():
     setattr(torch.cuda, _name, _answer)
 torch.version.cuda = "13.0"  # a number that files read before their first test
+helpers.get_cudnn_version = lambda: (9, 18, 0)  # tests of attention ask for one
 te.install_alias()
 
 

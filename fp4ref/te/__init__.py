@@ -23,6 +23,7 @@ from fp4ref.te.dtypes import DType
 from fp4ref.te.float8_block_quantizer import Float8BlockQuantizer
 from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensor, Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer, Float8Tensor, Float8TensorStorage
+from fp4ref.te.freed_memory import keep_freed_memory as _keep_freed_memory
 from fp4ref.te.gemm import general_gemm, generic_gemm
 from fp4ref.te.graph import make_graphed_callables
 from fp4ref.te.grouped import group_quantize, split_quantize
@@ -84,6 +85,8 @@ def __getattr__(name: str) -> type:
         return _absent(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
+
+_keep_freed_memory()
 
 __all__ = [
     "CudaRNGStatesTracker",

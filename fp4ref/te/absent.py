@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 from fp4ref.te.errors import NotEmulatedError
 
 
-class _Absent(type):
-    """The type of everything absent: its attributes are absent as well."""
+class Absent(type):
+    """The type of everything absent: attributes that it does not have are absent as well."""
 
     path: str
 
@@ -29,7 +29,7 @@ def absent(path: str) -> type:
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
         refuse(path)
 
-    return _Absent(path.rpartition(".")[2], (), {"__init__": construct, "__doc__": "Not emulated.", "path": path})
+    return Absent(path.rpartition(".")[2], (), {"__init__": construct, "__doc__": "Not emulated.", "path": path})
 
 
 def refuse(path: str) -> NoReturn:

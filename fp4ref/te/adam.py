@@ -28,7 +28,7 @@ class FusedAdam(torch.optim.Optimizer):
     FP8, so that it is 448. A moment can have a specification, or its name, instead. use_decoupled_grad: read
     `decoupled_grad`, which may have another type than the parameter, instead of `grad`. store_param_remainders: keep
     of a bfloat16 parameter's master values the lower 16 bits only, int16; the parameter is their upper 16 bits, rounded
-    up at half. capturable only advises kernels.
+    up at half. capturable: a step may get a gradient scaler.
 
     Errors: SettingError for amsgrad and for types that cannot hold a state.
     """
@@ -66,7 +66,8 @@ class FusedAdam(torch.optim.Optimizer):
         self._gradient = "decoupled_grad" if use_decoupled_grad else "grad"
         self.adam_w_mode, self.master_weights, self.capturable = adam_w_mode, master_weights, capturable
         self.store_param_remainders = store_param_remainders and master_weights and master_weight_dtype is WIDE
-        self._scales: dict[Any, dict[str, Tensor | None]] = {}
+        self._step_supports_amp_scaling = capturable  # torch's gradient scaler then hands itself to `step`
+        self._scales: dict[Any, dict[str, Any]] = {}  # a tensor of one element, of types that have a scale beside
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults | {"bias_correction": bias_correction})
 
@@ -74,19 +75,26 @@ class FusedAdam(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None, grad_scaler: Any = None) -> Any:
         """Update every parameter that has a gradient; return the closure's loss.
 
-        Errors: NotSupportedError for a gradient scaler, SettingError for a quantized parameter without master weights,
-        unless it has one scale that its quantizer keeps.
+        grad_scaler: gradients are divided by its scale; if one of them is not finite, nothing is updated.
+
+        Errors: NotSupportedError for a gradient scaler without capturable, SettingError for a quantized parameter
+        without master weights, unless it has one scale that its quantizer keeps.
         """
-        require_only_supported("FusedAdam.step", grad_scaler=grad_scaler)
-        loss = None
+        loss, factor = None, None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if not self.capturable:
+            require_only_supported("FusedAdam.step without capturable", grad_scaler=grad_scaler)
+        elif grad_scaler is not None:
+            if any(found.item() for found in grad_scaler._check_inf_per_device(self).values()):
+                return loss
+            factor = grad_scaler._get_scale_async().double().reciprocal().float()
         for group in self.param_groups:
             group["step"] = group.get("step", 0) + 1
             for parameter in group["params"]:
                 if getattr(parameter, self._gradient, None) is not None:
-                    self._update(parameter, group)
+                    self._update(parameter, group, factor)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -154,7 +162,7 @@ class FusedAdam(torch.optim.Optimizer):
     def _all(self) -> list[Any]:
         return [param for group in self.param_groups for param in group["params"]]
 
-    def _update(self, parameter: Any, group: dict[str, Any]) -> None:
+    def _update(self, parameter: Any, group: dict[str, Any], factor: Tensor | None) -> None:
         _require_master(parameter, self.master_weights)
         remainders = self.store_param_remainders and parameter.dtype is torch.bfloat16
         if not self.state[parameter]:
@@ -163,7 +171,8 @@ class FusedAdam(torch.optim.Optimizer):
         values = self.get_unscaled_state(parameter, STATES[2]) if self.master_weights else _float32(parameter)
         if remainders:
             values = _joined(parameter, values)
-        _adam(values, _float32(getattr(parameter, self._gradient)), first, second, group, self.adam_w_mode)
+        grad = _float32(getattr(parameter, self._gradient))
+        _adam(values, grad if factor is None else grad * factor, first, second, group, self.adam_w_mode)
         for name, state in zip(STATES, (first, second), strict=False):
             if self.kinds[name] is not WIDE:
                 self.set_scaled_state(parameter, name, state)

@@ -19,12 +19,14 @@ from fp4ref.te.alias_names import (
     EXTENSION,
     GATHERED,
     PRESENT_IN_ABSENT,
+    PYTORCH,
     RENAMED,
     ROOT,
     SAME,
     VERSION,
 )
 from fp4ref.te.errors import SettingError
+from fp4ref.te.helpers import torch_version
 
 _INSTALLED: dict[str, ModuleType] = {}
 
@@ -56,6 +58,7 @@ def install_alias() -> None:
     sys.meta_path.insert(0, _FINDER)
     for name in ABSENT_PACKAGES:  # as the library itself imports them
         importlib.import_module(name)
+    vars(_INSTALLED[PYTORCH])["torch_version"] = torch_version  # a function, not the module of its name
     for name, missing in ABSENT.items():  # last, because a package and a function of it may have one name
         vars(_INSTALLED[name]).update({attribute: absent(attribute) for attribute in missing})
 

@@ -29,6 +29,7 @@ GATHERED: dict[str, tuple[str, ...]] = {
     f"{ROOT}.common": (),
     PYTORCH: (
         ":*",
+        "attention.backends: FusedMLAQUpProjRopeQuant",
         "helpers: torch_version is_bf16_available get_cudnn_version",
         "quantization: get_default_fp8_recipe DelayedScalingRequest QuantizerRequest QuantizerRole",
         "recipe: quantizer_factory quantizer_policy",
@@ -99,6 +100,7 @@ GATHERED: dict[str, tuple[str, ...]] = {
         "module.normalization: layernorm_bwd layernorm_fwd rmsnorm_bwd rmsnorm_fwd",
         "optimizers: multi_tensor_l2norm multi_tensor_scale",
         "swizzle: swizzle_scales_for_gemm_",
+        "attention.backends: NVTE_Fused_Attn_Backend",
     ),
     f"{PYTORCH}.torch_version": ("helpers: torch_version",),
 }
@@ -118,7 +120,7 @@ RENAMED = {
 # Names of the package itself that are not emulated: they import, so that a file which uses some of them loads, and
 # raise when they are used.
 NOT_EMULATED = (
-    *("FusedMLAQUpProjRopeQuant", "InferenceParams"),
+    "InferenceParams",
     *("CusolverMpCtx", "ManualOffloadSynchronizer", "UserBufferQuantizationMode"),
     *("deinterleave_glu_tensor", "destroy_ub", "initialize_ub", "interleave_glu_tensor"),
     *("newton_schulz", "onnx_export"),
@@ -194,8 +196,14 @@ PRESENT_IN_ABSENT = {
     ),
     f"{PYTORCH}.optimizers": "optimizers:*",
     f"{PYTORCH}.attention": "attention:*",
-    f"{PYTORCH}.attention.dot_product_attention": "attention: DotProductAttention",
-    f"{PYTORCH}.attention.dot_product_attention.utils": "helpers: check_set_window_size",
+    f"{PYTORCH}.attention.dot_product_attention": (
+        "attention.dot_product_attention: DotProductAttention _attention_backends"
+    ),
+    f"{PYTORCH}.attention.dot_product_attention.utils": (
+        "attention.backends: AttentionLogging AttentionParams FlashAttentionUtils check_set_window_size"
+        " get_attention_backend"
+    ),
+    f"{PYTORCH}.cpp_extensions.fused_attn": "attention.backends: FusedAttnBackend",
     f"{PYTORCH}.transformer": "transformer: TransformerLayer",
     f"{PYTORCH}.attention.rope": "attention: RotaryPositionEmbedding apply_rotary_pos_emb",
 }

@@ -32,6 +32,9 @@ class FP8FwdTensors(IntEnum):
     GEMM2_INPUT = 3
     GEMM2_WEIGHT = 4
     GEMM2_OUTPUT = 5
+    GEMM3_INPUT = 6
+    GEMM3_WEIGHT = 7
+    GEMM3_OUTPUT = 8
 
 
 class FP8BwdTensors(IntEnum):
@@ -41,6 +44,8 @@ class FP8BwdTensors(IntEnum):
     GRAD_INPUT1 = 1
     GRAD_OUTPUT2 = 2
     GRAD_INPUT2 = 3
+    GRAD_OUTPUT3 = 4
+    GRAD_INPUT3 = 5
 
 
 FP8FwdTensorIdx, FP8BwdTensorIdx = FP8FwdTensors, FP8BwdTensors

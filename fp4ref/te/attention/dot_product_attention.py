@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fp4ref.te.attention import formats, masks
+from fp4ref.te.attention.backends import _attention_backends  # noqa: F401 - scripts write it
 from fp4ref.te.attention.core import attend, largest_scores
 from fp4ref.te.checkpoint import checkpoint
 from fp4ref.te.distributed import get_distributed_world_size
@@ -105,9 +106,9 @@ class DotProductAttention(TransformerEngineBaseModule):
     @not_compiled
     def forward(
         self,
-        query_layer: Tensor,
-        key_layer: Tensor,
-        value_layer: Tensor,
+        query_layer: Tensor | None = None,
+        key_layer: Tensor | None = None,
+        value_layer: Tensor | None = None,
         attention_mask: Tensor | tuple[Tensor, Tensor] | None = None,
         qkv_format: str | None = None,
         cu_seqlens_q: Tensor | None = None,
@@ -127,14 +128,21 @@ class DotProductAttention(TransformerEngineBaseModule):
         inference_params: Any = None,
         pad_between_seqs: bool | None = None,
         fp8_output: bool = False,
-        num_splits: int | None = 1,
         bf16_backward: bool = False,
+        num_splits: int | None = 1,
         score_mod: Any = None,
+        score_mod_bprop: Any = None,
+        score_mod_tensors: Any = None,
+        score_mod_bprop_tensors: Any = None,
         qkv_layer: Tensor | None = None,
         kv_layer: Tensor | None = None,
+        qkv_interleave_dim: int = -3,
     ) -> Any:
         """Attend from queries to keys and values, [s, b, h, d], [b, s, h, d] or [t, h, d]: the heads side by side.
 
+        qkv_layer, kv_layer: all three in one tensor, or keys and values, with one more axis at qkv_interleave_dim.
+        core_attention_bias_type "alibi" lowers a score by a slope times the distance from the diagonal; alibi_slopes:
+        float32 [h] or [b, h], or those of the method.
         attention_mask: True for what is hidden: padded places [b, 1, 1, s], of queries and of keys where they differ;
         or, for the kind "arbitrary", [b, h, i, j] or what broadcasts to it. cu_seqlens_*: the summed lengths of the
         sequences, `..._padded` where they begin. fast_zero_fill, num_splits, pad_between_seqs only advise kernels.
@@ -143,14 +151,16 @@ class DotProductAttention(TransformerEngineBaseModule):
         """
         require_only_supported(
             "DotProductAttention.forward",
-            alibi_slopes=alibi_slopes,
             inference_params=inference_params,
             fp8_output=fp8_output,
             bf16_backward=bf16_backward,
             score_mod=score_mod,
-            qkv_layer=qkv_layer,
-            kv_layer=kv_layer,
+            score_mod_bprop=score_mod_bprop,
+            score_mod_tensors=score_mod_tensors,
+            score_mod_bprop_tensors=score_mod_bprop_tensors,
         )
+        given = query_layer, key_layer, value_layer
+        query_layer, key_layer, value_layer = formats.operands(given, qkv_layer, kv_layer, qkv_interleave_dim)
         qkv_format = self.qkv_format if qkv_format is None else formats.require_format(qkv_format)
         mask_type = self.attn_mask_type if attn_mask_type is None else masks.canonical(attn_mask_type)
         window = check_set_window_size(mask_type, self.window_size if window_size is None else window_size)
@@ -171,17 +181,24 @@ class DotProductAttention(TransformerEngineBaseModule):
         else:
             q, k, v = (formats.heads_first(x, qkv_format) for x in (query_layer, key_layer, value_layer))
             padded = _padded(mask_type, attention_mask, cu_seqlens_q, cu_seqlens_kv, q.shape[2], k.shape[2])
+        bottom_right = self._bottom_right(mask_type, bottom_right_diagonal)
         hidden = masks.hidden(
             mask_type,
             q.shape[2],
             k.shape[2],
             window=window,
-            bottom_right=self._bottom_right(mask_type, bottom_right_diagonal),
+            bottom_right=bottom_right,
             padded=padded,
             given=attention_mask if isinstance(attention_mask, Tensor) else None,
             device=q.device,
         )
-        bias = _scaled_bias(core_attention_bias_type, core_attention_bias, self.softmax_scale)
+        if core_attention_bias_type == "alibi":
+            slopes = masks.slopes(heads[0], q.device) if alibi_slopes is None else alibi_slopes
+            shift = masks.shift(q.shape[2], k.shape[2], padded) if bottom_right else 0
+            bias: Tensor | None = masks.distances(slopes, q.shape[2], k.shape[2], shift)
+        else:
+            require_only_supported("DotProductAttention.forward without alibi", alibi_slopes=alibi_slopes)
+            bias = _scaled_bias(core_attention_bias_type, core_attention_bias, self.softmax_scale)
         run = checkpoint if checkpoint_core_attention else _directly
         y = run(self._attend, q, k, v, hidden, bias)
         result = packed.pack(y).flatten(-2) if packed is not None else formats.heads_last(y, qkv_format)

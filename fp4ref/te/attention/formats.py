@@ -20,6 +20,28 @@ def require_format(name: str) -> str:
     return name
 
 
+def operands(
+    given: tuple[Tensor | None, Tensor | None, Tensor | None], qkv: Tensor | None, kv: Tensor | None, axis: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values, given one by one, or all, or the last two, in a tensor with one more axis.
+
+    Errors: SettingError for another combination, TensorShapeError for another number of parts.
+    """
+    together, parts = (kv, 2) if qkv is None else (qkv, 3)
+    alone = given if together is None else given[: 3 - parts]
+    spare = () if together is None else given[3 - parts :]
+    if any(x is None for x in alone) or any(x is not None for x in spare) or None not in (qkv, kv):
+        names = zip(("query", "key", "value", "qkv", "kv"), (*given, qkv, kv), strict=True)
+        got = ", ".join(f"{name}_layer" for name, x in names if x is not None) or "no tensors"
+        raise SettingError("DotProductAttention", got, "queries, keys and values, each once")
+    if together is None:
+        return given  # type: ignore[return-value]
+    if axis not in (-3, -2) or together.shape[axis] != parts:
+        got = f"shape {list(together.shape)} with qkv_interleave_dim {axis}"
+        raise TensorShapeError("DotProductAttention", got, f"axis -3 or -2 of size {parts}")
+    return *alone, *together.unbind(axis)  # type: ignore[return-value]
+
+
 @dataclass(frozen=True)
 class Packed:
     """The places of sequences in one row of tokens.

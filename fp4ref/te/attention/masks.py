@@ -50,7 +50,7 @@ def hidden(
     diagonal ends at the last query and key, of each sequence by itself where it is padded; else it begins at the first
     ones. padded: True for the padded queries and keys, [batch, length] each. given: the mask of the kind "arbitrary".
     """
-    masked = _outside(window, queries, keys, _shift(queries, keys, padded) if bottom_right else 0, device)
+    masked = _outside(window, queries, keys, shift(queries, keys, padded) if bottom_right else 0, device)
     if "padding" in mask_type and padded is not None:
         beyond = padded[0][:, None, :, None] | padded[1][:, None, None, :]
         masked = beyond if masked is None else masked | beyond
@@ -59,7 +59,7 @@ def hidden(
     return masked
 
 
-def _shift(queries: int, keys: int, padded: tuple[Tensor, Tensor] | None) -> Any:
+def shift(queries: int, keys: int, padded: tuple[Tensor, Tensor] | None) -> Any:
     """Return by how many places the diagonal is moved to the right, per sequence where lengths differ."""
     if padded is None:
         return keys - queries
@@ -78,3 +78,23 @@ def _outside(window: tuple[int, int], queries: int, keys: int, shift: Any, devic
         beyond = place > diagonal + right
         outside = beyond if outside is None else outside | beyond
     return outside
+
+
+def slopes(heads: int, device: torch.device) -> Tensor:
+    """Return ALiBi's slopes of each head, float32 [heads]: 2^(-8 i / n) for the first n, n the largest power of two.
+
+    The others have the slopes of twice as many heads, every second one.
+    """
+    n = 1 << (heads.bit_length() - 1)
+    exponents = [-8.0 * i / n for i in range(1, n + 1)] + [-4.0 * i / n for i in range(1, 2 * (heads - n), 2)]
+    return torch.exp2(torch.tensor(exponents, dtype=torch.float64)).to(device, torch.float32)
+
+
+def distances(slopes: Tensor, queries: int, keys: int, shift: Any) -> Tensor:
+    """Return ALiBi's bias: minus the slope times the distance of key j from the diagonal i + shift of query i.
+
+    slopes: [heads] or [batch, heads]. shift: a number, or one per sequence. Result: float32 [batch or 1, heads, i, j].
+    """
+    place = torch.arange(keys, device=slopes.device).view(1, 1, 1, keys)
+    diagonal = torch.arange(queries, device=slopes.device).view(1, 1, queries, 1) + shift
+    return -slopes.view(-1, slopes.shape[-1], 1, 1).float() * (place - diagonal).abs()
