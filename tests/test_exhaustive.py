@@ -189,6 +189,22 @@ def stopping(calls, after):
     return stops
 
 
+@pytest.mark.parametrize("spec, largest", [("nvfp4", 0x3FCCCCCD), ("mxfp4", None)])
+def test_a_part_of_a_sweep_of_float32_has_met_every_byte(spec, largest):
+    """The calls of all bytes come by turns: 1 of 40 have met each byte, and magnitudes from end to end."""
+    fp4ref_spec, piece = resolve(spec), 1 << 22
+    found = sweep_plan.steps_of(fp4ref_spec, "float32", largest)
+    every = sweep_plan._spread(found, fp4ref_spec, "float32", piece)
+    assert sum(part.stop - part.start for part in every) == sweep_plan.elements(fp4ref_spec, "float32", largest)
+    assert len({(part.steps, part.start) for part in every}) == len(every)
+    some = every[: len(every) // 40]
+    assert {part.steps for part in some} == {*range(len(found))}
+    of_top = sorted(part.start for part in every if part.steps == len(found) - 1)
+    seen = [of_top.index(part.start) / len(of_top) for part in some if part.steps == len(found) - 1]
+    assert min(seen) < 0.2
+    assert max(seen) > 0.8
+
+
 def test_an_interrupted_sweep_goes_on_where_it_ended(few, pieces, tmp_path):
     maxima = (ONE, ONE + 1)
     whole = check(right("nvfp4"), "nvfp4", maxima=maxima)

@@ -12,9 +12,12 @@ from click.testing import CliRunner
 import fp4ref
 from fp4ref.cli import main
 from fp4ref.formats import CUDA_E4M3, E2M1
+from fp4ref.model import gemm
 from fp4ref.packing import pack, unpack
 from fp4ref.quantized import DirectionData, Quantized
-from fp4ref.theorems import returning
+from fp4ref.rules import RuleKind, defined
+from fp4ref.specs import OWN
+from fp4ref.theorems import bounds, returning
 
 RANDOM = np.random.default_rng(20261123)
 
@@ -39,21 +42,99 @@ def again(codes, byte):
     return unpack(second.row.data, 32, E2M1)[0].tolist()[: len(codes[0])], int(second.row.scales[0, 0])
 
 
-@pytest.mark.rule("THM-1", "THM-2", "THM-3", "THM-4", "THM-8", "THM-9", "THM-10", "THM-11")
-@pytest.mark.parametrize(
-    "spec, rules",
-    [
-        ("nvfp4", {"THM-2", "THM-3", "THM-6", "THM-9", "THM-10", "THM-11"}),
-        ("mxfp4", {"THM-1", "THM-3", "THM-4", "THM-9", "THM-12"}),
-        ("mxfp8-e4m3", {"THM-1", "THM-3", "THM-9"}),
-        ("nvfp4-2d", {"THM-2", "THM-8", "THM-9", "THM-10", "THM-11"}),
-        ("nvfp4-row-scaled", {"THM-2", "THM-3", "THM-6", "THM-9", "THM-11"}),
-    ],
-)
+ALWAYS = {"THM-3", "THM-9"}
+OF_NVFP4 = ALWAYS | {"THM-2", "THM-6", "THM-10", "THM-11"}
+OF_MXFP4 = ALWAYS | {"THM-1", "THM-4", "THM-12", "THM-13"}
+CONCERNED = {
+    **dict.fromkeys(("nvfp4", "nvfp4-row-scaled", "nvfp4-rht", "nvfp4-4over6", "nvfp4-fast"), OF_NVFP4),
+    **dict.fromkeys(("mxfp8-e4m3", "mxfp8-e5m2", "mxfp6-e2m3", "mxfp6-e3m2", "mxint8"), ALWAYS | {"THM-1"}),
+    "nvfp4-2d": OF_NVFP4 | {"THM-8"},
+    "mxfp4": OF_MXFP4,
+    "mxfp4-2d": OF_MXFP4 | {"THM-8"},
+    "mxfp8-2d": ALWAYS | {"THM-1", "THM-8"},
+}
+
+
+@pytest.mark.rule(*sorted(OF_NVFP4 | OF_MXFP4 | {"THM-8"}))
+@pytest.mark.parametrize("spec, rules", CONCERNED.items())
 def test_theorems_hold_on_random_tensors(spec, rules):
-    results = found(normal(64, 128), spec)
-    assert set(results) == rules
-    assert all(each.holds for each in results.values() if each.applies), results
+    results = returning.evaluate(normal(64, 128), spec)
+    assert {each.rule for each in results} == rules
+    assert all(each.holds for each in results if each.applies), results
+
+
+def test_every_theorem_is_evaluated_for_a_specification_that_is_asked_about():
+    """THM-5 takes the place of THM-4 where codes change."""
+    stated = {rule.id for rule in defined().values() if rule.kind is RuleKind.THEOREM}
+    assert set.union(*CONCERNED.values()) | {"THM-5"} == stated
+    assert set(CONCERNED) == {spec.name for spec in OWN if not spec.stochastic}
+
+
+@pytest.mark.rule("THM-1", "THM-2", "THM-3")
+@pytest.mark.parametrize("spec", [name for name, spec in fp4ref.profiles.items() if not spec.stochastic])
+def test_no_theorem_is_promised_for_the_arithmetic_of_others_and_fails(spec):
+    wide = normal(48, 80) * np.exp2(RANDOM.integers(-20, 20, (48, 80)))
+    for x in (wide, normal(48, 80) * 1e-38, RANDOM.integers(-7, 8, (48, 80))):
+        wrong = [each for each in returning.evaluate(x.astype(np.float32), spec) if each.state == "FAILS"]
+        assert not wrong
+
+
+@pytest.mark.rule("THM-1")
+@pytest.mark.parametrize("spec, applies", [("mxfp4", True), ("mxint8", True), ("compressed_tensors.mxfp4", False)])
+def test_the_theorem_of_mx_is_promised_for_its_own_scales(spec, applies):
+    x = np.full((32, 32), 1.5, np.float32)
+    x[0, 0] = -1.984375
+    result = found(x, spec)["THM-1"]
+    assert result.applies is applies
+    assert ("not promised" in result.text) is not applies
+
+
+@pytest.mark.rule("THM-2")
+def test_a_block_of_byte_00_keeps_its_value_and_no_code():
+    x = np.zeros((1, 32), np.float32)
+    x[0, 0], x[0, 16] = 2688, 0.0001
+    q = fp4ref.quantize(x, "nvfp4")
+    first = fp4ref.dequantize(q)
+    second = fp4ref.quantize(first, "nvfp4", amax=q.row.amax)
+    assert [(int(each.row.scales[0, 1]), int(each.row.data[0, 8])) for each in (q, second)] == [(0, 7), (0, 0)]
+    assert first[0, 16] == 0
+    result = found(x, "nvfp4")["THM-2"]
+    assert (result.applies, result.holds) == (True, True)
+    assert "1 of 2 blocks return their bytes, 2 their values" in result.text
+
+
+@pytest.mark.rule("THM-13")
+def test_values_that_are_infinite_are_no_mxfp8():
+    """A maximum of 3.4e38 has the byte FD and the code of 4: 4 * 2^126 is infinite."""
+    x = np.full((1, 32), 3.4e38, np.float32)
+    assert int(fp4ref.quantize(x, "mxfp4").row.scales[0, 0]) == 0xFD
+    results = [each for each in returning.evaluate(x, "mxfp4") if each.rule == "THM-13"]
+    assert [each.title for each in results] == ["through mxfp8-e4m3", "through mxfp8-e5m2"]
+    assert not any(each.applies for each in results)
+    fine = [each for each in returning.evaluate(x / 4, "mxfp4") if each.rule == "THM-13"]
+    assert all(each.applies and each.holds and "0 of 32 values change" in each.text for each in fine)
+
+
+@pytest.mark.rule("THM-11")
+def test_sums_of_blocks_are_within_their_bound(monkeypatch):
+    x = normal(16, 160)
+    assert found(x, "nvfp4")["THM-11"].text == "64 of 64 products of 8 rows are within the bound of 10 blocks"
+    right = gemm.blockwise
+    monkeypatch.setattr(bounds.gemm, "blockwise", lambda a, b: right(a, b) * np.float32(1 + 2**-18))
+    assert found(x, "nvfp4")["THM-11"].state == "FAILS"
+
+
+@pytest.mark.rule("THM-9")
+def test_one_block_of_rows_cannot_be_cut():
+    assert found(normal(16, 64), "nvfp4-2d")["THM-9"].state == "does not apply"
+    assert found(normal(17, 64), "nvfp4-2d")["THM-9"].text == "rows 0 to 15 and the others, by the amax of all"
+
+
+@pytest.mark.rule("THM-6")
+def test_values_that_are_no_products_are_not_moved():
+    """This peer divides by a number that is no factor: its values are other ones than code times factor."""
+    result = found(normal(16, 64), "fouroversix.nvfp4_static_6")["THM-6"]
+    assert (result.state, result.text[:24]) == ("does not apply", "values are no products o")
 
 
 @pytest.mark.rule("THM-1")
@@ -73,7 +154,7 @@ def test_a_small_nvfp4_block_changes_its_value():
     first = fp4ref.dequantize(q)
     second = fp4ref.dequantize(fp4ref.quantize(first, "nvfp4", amax=q.row.amax))
     assert (first[0, 16], second[0, 16]) == (0.015625, 0.01171875)
-    assert not found(x, "nvfp4")["THM-2"].applies
+    assert "1 of 2 blocks return their bytes, 1 their values" in found(x, "nvfp4")["THM-2"].text
 
 
 @pytest.mark.rule("THM-3")
@@ -110,7 +191,7 @@ def test_parts_by_their_own_amax_differ():
 @pytest.mark.parametrize("scale, ratio, new, change", [(1, 0.5, 0.5, 0), (1, 1.0625, 1, 1 / 17), (2**-9, 0.5, 0, 1)])
 def test_another_global_scale(scale, ratio, new, change):
     byte = CUDA_E4M3.encode(np.float32([scale]))
-    made, most = returning.rescaled(byte, CUDA_E4M3, ratio, 1.0)
+    made, most = bounds.rescaled(byte, CUDA_E4M3, ratio, 1.0)
     assert (float(CUDA_E4M3.decode(made)[0]), most) == (new, pytest.approx(change))
 
 
@@ -119,7 +200,7 @@ def test_no_ratio_changes_a_normal_scale_by_more_than_a_sixteenth():
     byte = np.arange(8, 0x7F, dtype=np.uint8)
     for ratio in np.linspace(1, 2, 300):
         scales = CUDA_E4M3.decode(byte) * ratio
-        _, change = returning.rescaled(byte[scales <= 448], CUDA_E4M3, ratio, 1.0)
+        _, change = bounds.rescaled(byte[scales <= 448], CUDA_E4M3, ratio, 1.0)
         assert change <= 1 / 16
 
 
@@ -135,7 +216,7 @@ def test_the_other_amax_is_a_float32(top):
 
 @pytest.mark.rule("THM-11")
 def test_the_longest_sum_is_sharp():
-    assert returning.LONGEST_SUM * 2752512**2 < 1 << 63 < (returning.LONGEST_SUM + 1) * 2752512**2
+    assert bounds.LONGEST_SUM * 2752512**2 < 1 << 63 < (bounds.LONGEST_SUM + 1) * 2752512**2
 
 
 def test_the_command_evaluates_tensors_of_a_file(tmp_path):

@@ -27,7 +27,7 @@ def sums(left: Tensor, right: Tensor) -> Tensor:
     left, right: float64 [rows, K] with at most SIGNIFICANT significant bits, of magnitude 2^-200 to 2^200 or 0;
     infinities and NaN as GEM-3 says. Reads minima and maxima back from the device.
 
-    Rules: GEM-2, GEM-3.
+    Rules: GEM-2, GEM-3. Certificates: gemm-spreads-*.
     """
     if left.shape[1] > MOST:
         raise BackendError("gemm on backend torch", f"K = {left.shape[1]}", f"K <= {MOST} or backend numpy", "GEM-2")

@@ -63,8 +63,7 @@ def theorems(path: Path, spec: str, patterns: tuple[str, ...], as_json: bool) ->
         for name, results in found.items():
             click.echo(f"{name}:")
             for each in results:
-                state = "holds" if each.applies and each.holds else "does not apply" if each.holds else "FAILS"
-                click.echo(f"  {each.rule} {each.title}: {state}: {each.text}")
+                click.echo(f"  {each.rule} {each.title}: {each.state}: {each.text}")
         click.echo(f"{len(found)} tensors")
     if any(each.applies and not each.holds for results in found.values() for each in results):
         raise SystemExit(1)

@@ -23,7 +23,7 @@ def exact(a: Operand, b: Operand) -> Floats:
     Integers are 64 bits wide where no partial sum can reach 2^63: K * max|A| * max|B| below it, which holds for
     NVFP4 (|A| <= 12 * 229376) up to K = 1,217,394. Elsewhere Python's integers add up the blocks.
 
-    Rules: GEM-1, GEM-2, GEM-3. Certificates: gemm-limit, gemm-longest, gemm-pairs-*, gemm-ties,
+    Rules: GEM-1, GEM-2, GEM-3. Certificates: gemm-limit, gemm-longest, gemm-pairs-*, gemm-ties, gemm-spreads-*,
     special-operands.
     """
     return _by_tiles(a, b, _exact)

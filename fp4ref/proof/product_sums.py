@@ -32,6 +32,10 @@ LONG = (
     (1936, 0x7, 0x7E, 2688),
 )  # equal elements whose sum 53 bits do not hold, and their value
 DIFFERENCES = (-1, 0, 1)  # of a sum from a tie, in steps
+CENTRE, LARGEST_BYTE = 127, 254  # of E8M0: the byte of 1, and the last one of a number
+WAYS = ("left", "right", "both")  # the operands whose scales are apart
+SPREADS = (*range(96), *range(96, LARGEST_BYTE - ABSORBS, 7))  # binades of the smallest element below 1
+LARGE = {"mxfp4": (0x6, 2), "mxfp8-e4m3": (0x78, 8)}  # the code of the largest power of two, and its exponent
 
 
 def _operand(spec: str, codes: NDArray[np.uint8], scales: NDArray[np.uint8]) -> Quantized:
@@ -118,6 +122,42 @@ def tied(subject: ClaimSubject, tell: Tell) -> Replayed:
     return Replayed(len(LONG) * len(cases))
 
 
+def spread(spec: str, subject: ClaimSubject, tell: Tell) -> Replayed:
+    """Add 2^24, 1 or 3 halves of its last place, and the smallest element that a scale makes, for all scales of it.
+
+    The scales of one operand are apart, or those of both in halves. Every other product has the other sign.
+    """
+    cases = [*product((1, 3), DIFFERENCES)]
+    width, minus = PIPELINES[spec]().block, 1 << PIPELINES[spec]().element.format.bits - 1
+    codes, ones = np.zeros((len(cases), 3 * width), np.uint8), np.full((1, 3 * width), ONE[spec], np.uint8)
+    large, power = LARGE[spec]
+    for row, (halves, difference) in enumerate(cases):
+        codes[row, 0], codes[row, width : width + halves] = large, ONE[spec]
+        codes[row, -1] = (0, ONE[spec], ONE[spec] | minus)[difference]
+    count = 0
+    for below, (turn, way) in product(SPREADS, enumerate(WAYS)):
+        sign = -1 if (below + turn) % 2 else 1
+        exact = [(((1 << ABSORBS) + halves) << below) + difference for halves, difference in cases]
+        unit = max(below - CENTRE, 0)  # of the middle block, so that the last byte is at least 0
+        want = np.ldexp([sign * (_rounded(number) >> below) for number in exact], unit).astype(F)
+        powers = np.array([ABSORBS - power, 0, -below]) + unit
+        moved = {"left": powers, "right": 0 * powers, "both": powers // 2}[way]
+        signed = codes ^ np.where((codes > 0) & (sign < 0), np.uint8(minus), np.uint8(0))
+        left, right = (
+            _operand(spec, part, np.tile((CENTRE + apart).astype(np.uint8), (len(part), 1)))
+            for part, apart in ((signed, moved), (ones, powers - moved))
+        )
+        got = np.asarray(multiply.gemm(left, right, backend=BACKENDS[subject])).ravel()
+        (wrong,) = np.nonzero(got.view(np.uint32) != want.view(np.uint32))
+        count += len(cases)
+        if len(wrong):
+            halves, difference = cases[wrong[0]]
+            where = f"{sign} times (2^24 + {halves} + {difference} times 2^-{below}), scales apart {way}"
+            return Replayed(count, f"{where}: {got[wrong[0]]!s}, needs {want[wrong[0]]!s}")
+        tell(count / (len(SPREADS) * len(WAYS) * len(cases)))
+    return Replayed(count)
+
+
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims about sums."""
     for subject in BACKENDS:
@@ -135,6 +175,22 @@ def claims() -> Iterator[ProofClaim]:
                 covers=(*CODE[subject], *_lowered(spec, subject)),
                 reduction="a sum of floats is a binary tree; which two of three blocks are added first, for all three, "
                 "determines it; more blocks go on in the same loop",
+                needs=needs,
+            )
+        for spec in LARGE:
+            yield ProofClaim(
+                name=f"gemm-spreads-{spec}/{subject}",
+                rules=("GEM-2",),
+                method=Method.ARGUMENT,
+                subject=subject,
+                statement=f"A sum of {spec} is rounded once however far its scales are apart.",
+                domain="sums at ties and beside them, by an element of which the scales make one down to 2^-"
+                f"{SPREADS[-1]}, every one down to 2^-95, of the left, the right and both operands",
+                size=len(SPREADS) * len(WAYS) * 2 * len(DIFFERENCES),
+                decide=partial(spread, spec, subject),
+                covers=(*CODE[subject], *_lowered(spec, subject)),
+                reduction="in integers of any number of bits the elements between the largest and the smallest have "
+                "places between theirs; so the ends decide whether all fit",
                 needs=needs,
             )
         yield ProofClaim(

@@ -137,7 +137,7 @@ def _finite(codec: Codec) -> list[Fraction]:
 
 def limit(tell: Tell) -> Replayed:
     """Find the largest NVFP4 value as an integer of steps, and the longest sum of products that 64 bits hold."""
-    from fp4ref.theorems import returning
+    from fp4ref.theorems import bounds
     from fp4ref_torch import gemm
 
     values = [q * s / STEP for q in _finite(CUDA_E2M1) for s in _finite(CUDA_E4M3)]
@@ -146,7 +146,7 @@ def limit(tell: Tell) -> Replayed:
         return Replayed(len(values), f"{fractions[0] * STEP} is no multiple of 2^-10")
     most = max(values) ** 2
     found = int(((1 << 63) - 1) // most)
-    for name, stated in (("K", LONGEST), ("LONGEST_SUM", returning.LONGEST_SUM), ("SMALL_K", gemm.SMALL_K)):
+    for name, stated in (("K", LONGEST), ("LONGEST_SUM", bounds.LONGEST_SUM), ("SMALL_K", gemm.SMALL_K)):
         if stated != found:
             return Replayed(len(values), f"{name} is {stated}, needs {found}")
     return Replayed(len(values))
@@ -237,7 +237,7 @@ def claims() -> Iterator[ProofClaim]:
         f"64 bits hold every sum of up to {LONGEST} products of NVFP4 values.",
         domain="all magnitudes of codes under all scale bytes",
         size=8 * 127,
-        covers=("fp4ref.theorems.returning:LONGEST_SUM", "fp4ref_torch.gemm:SMALL_K", "fp4ref.formats.codec:CUDA_E4M3"),
+        covers=("fp4ref.theorems.bounds:LONGEST_SUM", "fp4ref_torch.gemm:SMALL_K", "fp4ref.formats.codec:CUDA_E4M3"),
         needs="torch",
     )
     yield formula(

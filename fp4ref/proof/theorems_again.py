@@ -178,8 +178,8 @@ def claims() -> Iterator[ProofClaim]:
         rules=("THM-2",),
         method=Method.ARGUMENT,
         statement="The amax of NVFP4's values stays from the fourth trip on; by a kept amax a block with top code 7 "
-        "returns, and a block whose byte is 04 or more has that code.",
-        domain="all significands of an amax, all scale bytes and codes, without overflow and underflow",
+        "and a byte above 00 returns, and a block whose byte is 04 or more has that code.",
+        domain="all significands of an amax, all scale bytes above 00 and codes, without overflow and underflow",
         size=SIGNIFICANDS * (1 + len(BYTES) * 8),
         decide=trips,
         covers=(*te, *codecs, "fp4ref.formats.codec:CUDA_E4M3", "fp4ref.formats.codec:CUDA_E2M1"),

@@ -30,6 +30,7 @@ OPERATION = "verify --exhaustive"
 SIGNIFICANDS = 128  # global maxima of a 16-bit type: those of bfloat16 in one binade
 ONE = 1.6015625  # the global maximum for float32
 LOW = 0xFFFF  # the lower half of a float32
+GOLDEN = (5**0.5 - 1) / 2  # whose multiples are spread over one
 Patterns = NDArray[np.int64]
 
 
@@ -100,7 +101,7 @@ def elements(spec: Spec, dtype: str, largest: int | None) -> int:
 def sweeps(
     spec: Spec, declared: Declaration, dtype: str, largest: int | None, piece: int, turn: int = 0
 ) -> Iterator[Sweep]:
-    """Yield the calls under one global maximum, each of at most about `piece` patterns.
+    """Yield the calls under one global maximum, each of at most about `piece` patterns, those of all bytes by turns.
 
     turn: the number of columns by which the elements of every block are turned.
 
@@ -129,15 +130,30 @@ def sweeps(
         )
 
     parts: list[SweepPart] = []
-    for number, steps in enumerate(found):
-        for start, stop in ranges(spec, dtype, steps.maximum):
-            for begin in range(start, stop, piece):
-                parts.append(SweepPart(number, begin, min(begin + piece, stop)))
-                if sum(part.stop - part.start for part in parts) >= piece:
-                    yield sweep(parts)
-                    parts = []
+    for part in _spread(found, spec, dtype, piece):
+        parts.append(part)
+        if sum(part.stop - part.start for part in parts) >= piece:
+            yield sweep(parts)
+            parts = []
     if parts:
         yield sweep(parts)
+
+
+def _spread(found: list[SweepSteps], spec: Spec, dtype: str, piece: int) -> list[SweepPart]:
+    """Return all parts, one of every scale byte after the other, those of a byte from all its magnitudes.
+
+    So a run that ends early has seen some of every byte.
+    """
+    turns = []
+    for number, steps in enumerate(found):
+        of_byte = [
+            SweepPart(number, begin, min(begin + piece, stop))
+            for start, stop in ranges(spec, dtype, steps.maximum)
+            for begin in range(start, stop, piece)
+        ]
+        order = sorted(range(len(of_byte)), key=lambda at: at * GOLDEN % 1)
+        turns += [(turn, of_byte[at]) for turn, at in enumerate(order)]
+    return [part for _, part in sorted(turns, key=lambda each: each[0])]
 
 
 def _given(spec: Spec, dtype: str, largest: int | None) -> dict[str, float]:

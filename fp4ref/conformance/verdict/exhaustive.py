@@ -51,7 +51,12 @@ def check(
     piece = PIECES.get(subject.declaration.device, PIECES[""])
     done: dict[str, Any] = {}
     if store is not None:
-        settings = {"declaration": subject.declaration.to_json(), "global_maxima": chosen, "piece": piece}
+        settings = {
+            "declaration": subject.declaration.to_json(),
+            "global_maxima": chosen,
+            "piece": piece,
+            "order": "spread",
+        }
         done = store.read(subject.name, spec=spec.to_json(), dtype=dtype, **json.loads(json.dumps(settings)))
         report.restore(done.get("report", {}))
     ends: tuple[type[BaseException], ...] = (*options.ends, KeyboardInterrupt)
