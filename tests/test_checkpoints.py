@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlparse
 
 import ml_dtypes
 import numpy as np
@@ -509,6 +510,34 @@ def test_reports_are_written(tmp_path: Path) -> None:
     assert "http" not in page.replace('xmlns="http://www.w3.org/2000/svg"', "")
     assert "<b>" not in page
     assert run(folder, "--html", folder / "config.json").exit_code == 2
+
+
+@pytest.mark.rule("CKP-6")
+def test_sarif_names_the_file_and_the_bytes_of_a_finding(tmp_path: Path) -> None:
+    export = corpus.modelopt()
+    export.array("model.layers.0.mlp.up_proj.weight_scale")[0, 0] = 0x7F
+    export.drop("model.layers.0.self_attn.q_proj.weight_scale")
+    folder = export.write(tmp_path / "a b")
+    record = json.loads((folder / "hf_quant_config.json").read_text())
+    record["quantization"]["exclude_modules"] = []
+    (folder / "hf_quant_config.json").write_text(json.dumps(record))
+    run(folder, "--sarif", tmp_path / "a.sarif")
+    results = json.loads((tmp_path / "a.sarif").read_text())["runs"][0]["results"]
+    places: dict[str, list[tuple[Path, Any]]] = {}
+    for result in results:
+        for each in result["locations"]:
+            physical = each["physicalLocation"]
+            path = Path(unquote(urlparse(physical["artifactLocation"]["uri"]).path))
+            assert each["logicalLocations"][0]["fullyQualifiedName"] in result["message"]["text"]
+            places.setdefault(result["ruleId"], []).append((path, physical.get("region")))
+    ((path, region),) = places["scale-nan"]
+    with path.open("rb") as file:
+        file.seek(region["byteOffset"])
+        stored = file.read(region["byteLength"])
+    assert stored == export.array("model.layers.0.mlp.up_proj.weight_scale").tobytes()
+    assert places["missing-tensor"] == [(folder / "model.safetensors.index.json", None)]
+    assert {path.name for path, _ in places["exclude-list"]} == {"config.json", "hf_quant_config.json"}
+    assert all(path.is_file() for each in places.values() for path, _ in each)
 
 
 @pytest.mark.rule("CKP-3")

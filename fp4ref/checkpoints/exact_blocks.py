@@ -1,7 +1,7 @@
 """Blocks as exact numbers: with which scales of another format a block's values stay what they are.
 
-A value is odd * 2^exponent. What a run of elements under one scale needs depends only on the set of its magnitudes and
-on its scale, so it is computed once for every pair of both.
+A value is odd * 2^exponent. The needs of elements under one scale follow from the set of their magnitudes and
+from the scale, so they are computed once for every pair of both.
 """
 
 from __future__ import annotations
