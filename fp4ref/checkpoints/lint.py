@@ -20,7 +20,7 @@ from fp4ref.checkpoints.gguf_views import as_on_the_hub
 from fp4ref.checkpoints.groups import Recognized, recognize
 from fp4ref.checkpoints.places import StoredPlace, places_of
 from fp4ref.checkpoints.repairs import REPAIRS
-from fp4ref.checkpoints.scalars import check_kv, check_values
+from fp4ref.checkpoints.scalars import check_fused, check_kv, check_values
 from fp4ref.errors import FileError
 
 
@@ -112,6 +112,7 @@ def lint(
         checkpoint.require_unchanged()
     except FileError as error:
         report.failure = str(error)
+    report.findings = _without_consequences(found, report.findings)
     conventions = found.conventions or [found.family]
     judged = [with_consumers(each, conventions, consumer) for each in merged(report.findings)]
     options = {"source": os.fspath(source or ""), "convention": convention or ""}
@@ -121,6 +122,17 @@ def lint(
     report.places = places_of(checkpoint, found.groups, report.findings)
     report.read_bytes = checkpoint.read_bytes
     return report
+
+
+def _without_consequences(found: Recognized, findings: list[LintFinding]) -> list[LintFinding]:
+    """Return findings without fused sets that differ because a member is another weight altogether."""
+    other = {name for each in findings if each.code == "value-mismatch" for name in each.tensors}
+    if not other or not any(each.code == "fused-global-scale" for each in findings):
+        return findings
+    inside = {name for group in found.groups if other & {group.name, *group.names} for name in group.names}
+    errors = {name for each in findings if each.severity == ERROR for name in each.tensors}
+    kept = [each for each in findings if each.code != "fused-global-scale"]
+    return [*kept, *check_fused(found, inside | errors)]
 
 
 def cut_files(checkpoint: Checkpoint) -> list[str]:
