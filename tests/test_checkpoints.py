@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlparse
 
 import ml_dtypes
 import numpy as np
@@ -511,6 +512,34 @@ def test_reports_are_written(tmp_path: Path) -> None:
     assert run(folder, "--html", folder / "config.json").exit_code == 2
 
 
+@pytest.mark.rule("CKP-6")
+def test_sarif_names_the_file_and_the_bytes_of_a_finding(tmp_path: Path) -> None:
+    export = corpus.modelopt()
+    export.array("model.layers.0.mlp.up_proj.weight_scale")[0, 0] = 0x7F
+    export.drop("model.layers.0.self_attn.q_proj.weight_scale")
+    folder = export.write(tmp_path / "a b")
+    record = json.loads((folder / "hf_quant_config.json").read_text())
+    record["quantization"]["exclude_modules"] = []
+    (folder / "hf_quant_config.json").write_text(json.dumps(record))
+    run(folder, "--sarif", tmp_path / "a.sarif")
+    results = json.loads((tmp_path / "a.sarif").read_text())["runs"][0]["results"]
+    places: dict[str, list[tuple[Path, Any]]] = {}
+    for result in results:
+        for each in result["locations"]:
+            physical = each["physicalLocation"]
+            path = Path(unquote(urlparse(physical["artifactLocation"]["uri"]).path))
+            assert each["logicalLocations"][0]["fullyQualifiedName"] in result["message"]["text"]
+            places.setdefault(result["ruleId"], []).append((path, physical.get("region")))
+    ((path, region),) = places["scale-nan"]
+    with path.open("rb") as file:
+        file.seek(region["byteOffset"])
+        stored = file.read(region["byteLength"])
+    assert stored == export.array("model.layers.0.mlp.up_proj.weight_scale").tobytes()
+    assert places["missing-tensor"] == [(folder / "model.safetensors.index.json", None)]
+    assert {path.name for path, _ in places["exclude-list"]} == {"config.json", "hf_quant_config.json"}
+    assert all(path.is_file() for each in places.values() for path, _ in each)
+
+
 @pytest.mark.rule("CKP-3")
 def test_links_in_a_circle_leave_the_directory(tmp_path: Path) -> None:
     folder = corpus.modelopt().write(tmp_path / "model")
@@ -830,3 +859,113 @@ def test_exchanged_halves_of_bytes_are_named_in_any_packing(name: str) -> None:
     assert (moved == values[:, order]).all()
     code, _ = column_order(np.float32(values), np.float32(moved), PACKINGS[name])
     assert code == "nibble-order"
+
+
+# Kinds of defects that an author who had not read the checks wrote, and that were missed at first
+
+
+def written(folder: Path, base: str, change: Any = None, **files: Any) -> Path:
+    """A clean export with a change before it is written, and of its JSON files after that."""
+    export = corpus.CLEAN[base]()
+    if change is not None:
+        change(export)
+    path = export.write(folder)
+    for name, edited in files.items():
+        target = path / f"{name}.json"
+        target.write_text(json.dumps(edited(json.loads(target.read_text()))))
+    return path
+
+
+def coded(path: Path, **options: Any) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for each in lint(path, **options).findings:
+        found.setdefault(each.code, set()).update(each.tensors)
+    return found
+
+
+@pytest.mark.rule("CKP-10")
+@pytest.mark.parametrize(("key", "value"), [("hidden_size", 64), ("num_key_value_heads", 4)])
+def test_a_declared_size_that_no_tensor_has(tmp_path: Path, key: str, value: int) -> None:
+    assert coded(written(tmp_path / "clean", "modelopt-nvfp4")) == {}
+    found = coded(written(tmp_path / "a", "modelopt-nvfp4", config=lambda record: {**record, key: value}))
+    assert found.keys() == {"shape"}
+    assert {"config.json", "model.layers.0.self_attn.k_proj.weight"} <= found["shape"]
+
+
+@pytest.mark.rule("CKP-4")
+def test_a_file_that_an_older_export_left(tmp_path: Path) -> None:
+    folder = written(tmp_path / "a", "modelopt-nvfp4")
+    shard = min(folder.glob("*.safetensors"))
+    for name, reader in (("model.safetensors", "; transformers reads it"), ("old.safetensors", "every file reads it")):
+        (folder / name).write_bytes(shard.read_bytes())
+        (found,) = lint(folder).findings
+        assert (found.code, found.severity, found.tensors[0]) == ("duplicate-tensor", "warning", name)
+        assert reader in found.message
+        (folder / name).unlink()
+    write_tensors(folder / "mtp.safetensors", [("mtp.weight", "F32", (4,))], {}, [np.ones(4, np.float32)])
+    assert coded(folder) == {}  # other tensors
+
+
+@pytest.mark.rule("CKP-9")
+def test_a_scale_of_the_cache_that_is_an_integer(tmp_path: Path) -> None:
+    name = "model.layers.0.self_attn.k_proj.k_scale"
+
+    def change(export: Any) -> None:
+        defects.retype(export, name, "I32", lambda array: np.ones(array.shape, np.int32))
+
+    assert coded(written(tmp_path / "a", "modelopt-nvfp4-kv", change)) == {"dtype": {name}}
+
+
+@pytest.mark.rule("CKP-12")
+@pytest.mark.parametrize("base", ["modelopt-nvfp4-kv", "compressed-nvfp4", "deepseek-fp8"])
+def test_a_plain_model_with_the_configuration_of_a_quantized_one(tmp_path: Path, base: str) -> None:
+    folder = written(tmp_path / "a", base)
+    for each in (*folder.glob("*.safetensors"), *folder.glob("*.index.json")):
+        each.unlink()
+    plain = corpus.source().write(tmp_path / "source")
+    for each in plain.iterdir():
+        if each.suffix == ".safetensors" or each.name.endswith(".index.json"):
+            (folder / each.name).write_bytes(each.read_bytes())
+    assert coded(folder).keys() == {"config"}
+    config = json.loads((folder / "config.json").read_text())
+    if base == "compressed-nvfp4":
+        config["quantization_config"]["quantization_status"] = "frozen"  # saved without compression
+        (folder / "config.json").write_text(json.dumps(config))
+        assert coded(folder) == {}
+
+
+@pytest.mark.rule("CKP-12")
+def test_a_module_that_mlx_is_told_not_to_quantize(tmp_path: Path) -> None:
+    module = "model.layers.0.mlp.up_proj"
+
+    def refused(record: dict[str, Any]) -> dict[str, Any]:
+        keys = [key for key in ("quantization", "quantization_config") if key in record]
+        return record | {key: {**record[key], module: False} for key in keys}
+
+    assert coded(written(tmp_path / "a", "mlx-nvfp4", config=refused)) == {"config": {"config.json", module}}
+
+
+@pytest.mark.rule("CKP-24", "CKP-22")
+def test_a_member_of_a_fused_set_that_is_another_weight_is_one_finding(tmp_path: Path) -> None:
+    q, o = (f"model.layers.0.self_attn.{name}" for name in ("q_proj", "o_proj"))
+
+    def exchange(export: Any) -> None:
+        for suffix in ("weight", "weight_scale", "weight_scale_2"):
+            one, two = export.array(f"{q}.{suffix}"), export.array(f"{o}.{suffix}")
+            one[...], two[...] = two.copy(), one.copy()
+        export.array(f"{q}.weight_scale_2")[...] *= np.float32(1.5)  # of its own
+        export.array(f"{q}.weight_scale")[...] = export.array(f"{q}.weight_scale")
+
+    source = corpus.source().write(tmp_path / "source")
+    found = coded(written(tmp_path / "a", "modelopt-nvfp4", exchange), source=source)
+    assert found.keys() == {"value-mismatch"}
+
+
+@pytest.mark.rule("CKP-28")
+def test_torchao_s_elements_of_e5m2_are_a_convention(tmp_path: Path) -> None:
+    folder = written(tmp_path / "a", "torchao-mxfp8")
+    for each in folder.glob("*.safetensors"):  # types and metadata have as many letters
+        data = each.read_bytes().replace(b'"F8_E4M3"', b'"F8_E5M2"').replace(b"float8_e4m3fn", b"float8_e5m2  ")
+        each.write_bytes(data)
+    assert lint(folder).families == ["torchao.mxfp8_e5m2"]
+    assert "dtype" not in coded(folder)

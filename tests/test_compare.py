@@ -12,9 +12,12 @@ from click.testing import CliRunner, Result
 
 import fp4ref
 from checkpoints_corpus import of_layers
+from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.compare import Sameness, compare
+from fp4ref.checkpoints.groups import recognize
 from fp4ref.checkpoints.manifest import from_text, manifest_of_checkpoint, manifest_of_object, to_text
 from fp4ref.checkpoints.transfer.converting import request_to_convert
+from fp4ref.checkpoints.transfer.reading import read_weight
 from fp4ref.checkpoints.transfer.running import run
 from fp4ref.cli import main
 from fp4ref.errors import FileError
@@ -116,6 +119,100 @@ def test_a_module_is_read(tmp_path: Path) -> None:
     assert '"a": ["F32",[2]' in fp4("manifest", f"{tmp_path / 'held.py'}:tensors").stdout
 
 
+TRAINING = """
+import torch
+from fp4ref import te
+
+RECIPES = {
+    "mxfp8": te.recipe.MXFP8BlockScaling, "nvfp4": te.recipe.NVFP4BlockScaling,
+    "tensor": te.recipe.Float8CurrentScaling, "block": te.recipe.Float8BlockScaling,
+}
+
+
+def model(kind, layers=2):
+    torch.manual_seed(0)
+    found = torch.nn.Module()
+    with te.quantized_model_init(enabled=True, recipe=RECIPES[kind]()):
+        for layer in range(layers):
+            mlp = torch.nn.Module()
+            mlp.gate_up_proj = te.Linear(128, 128, bias=False, params_dtype=torch.bfloat16, device="cpu")
+            mlp.gate = torch.nn.Linear(128, 4, bias=False, dtype=torch.bfloat16)
+            found.add_module(f"layer_{layer}", torch.nn.Module())
+            getattr(found, f"layer_{layer}").mlp = mlp
+    return found
+
+
+def training():
+    return model("mxfp8")
+
+
+def excluded_by_substring():
+    held = training().state_dict()
+    inside = [name for name in held if "mlp.gate_up" in name and "extra" not in name]
+    return held | {name: held[name].dequantize() for name in inside}
+
+
+def again():
+    quantizer = te.MXFP8Quantizer(te.DType.kFloat8E4M3, rowwise=True, columnwise=False)
+    held = dict(training().named_parameters())
+    return {n: quantizer(v.dequantize().to(torch.bfloat16)) if "gate_up" in n else v for n, v in held.items()}
+
+
+def nvfp4():
+    return model("nvfp4")
+
+
+def tensor():
+    return model("tensor")
+
+
+def block():
+    return model("block")
+
+
+def both():
+    quantizer = te.HybridQuantizer(
+        rowwise_quantizer=te.MXFP8Quantizer(te.DType.kFloat8E4M3, rowwise=True, columnwise=False),
+        columnwise_quantizer=te.NVFP4Quantizer(rowwise=False, columnwise=True),
+    )
+    lines = te.Float8BlockQuantizer(te.DType.kFloat8E5M2, rowwise=True, columnwise=False, block_scaling_dim=1)
+    values = torch.arange(16384, dtype=torch.float32).reshape(128, 128)
+    return {"hybrid": quantizer(values), "high": te.IdentityQuantizer()(values), "lines": lines(values)}
+
+
+def columns():
+    tensor = te.NVFP4Quantizer(rowwise=True, columnwise=True)(torch.ones(128, 128))
+    tensor.update_usage(rowwise_usage=False, columnwise_usage=True)
+    return {"w": tensor}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNV-16", "CNV-17")
+def test_models_of_te_are_compared_by_the_commands(tmp_path: Path) -> None:
+    """A training engine's model and what a rollout engine holds: the cases of public threads, by command."""
+    pytest.importorskip("torch")
+    module = tmp_path / "engines.py"
+    module.write_text(TRAINING)
+    assert fp4("manifest", f"{module}:training", "-o", tmp_path / "training.json").exit_code == 0
+    excluded = fp4("compare", tmp_path / "training.json", f"{module}:excluded_by_substring")
+    assert excluded.exit_code == 1
+    assert excluded.stdout.splitlines()[-1] == "4 tensors, 2 differ: not quantized alike"
+    assert "quantized in A only: 2 tensors: layer_0.mlp.gate_up_proj.weight (e4m3/e8m0/32 and BF16)" in excluded.stdout
+    moved = fp4("compare", f"{module}:training", f"{module}:again")
+    assert "another block scale: 2 tensors" in moved.stdout
+    assert fp4("compare", tmp_path / "training.json", f"{module}:training").exit_code == 0
+    forms = {"nvfp4": "e2m1/e4m3/16", "tensor": "e4m3/float/tensor", "block": "e4m3/float/square"}
+    for kind, form in forms.items():
+        found = fp4("compare", tmp_path / "training.json", f"{module}:{kind}").stdout
+        assert f"another format: 2 tensors: layer_0.mlp.gate_up_proj.weight (e4m3/e8m0/32 and {form})" in found
+    both = fp4("manifest", f"{module}:both").stdout
+    assert [line.split('"')[3] for line in both.splitlines()[1:4]] == ["e4m3/e8m0/32", "F32", "e5m2/float/1x128"]
+    columns = fp4("manifest", f"{module}:columns")
+    assert (columns.exit_code, len(columns.output.splitlines())) == (2, 1)
+    assert "w without its row direction" in columns.output
+
+
 # The cases of public threads, in miniature
 
 
@@ -174,11 +271,18 @@ def test_zeros_are_the_same_values_in_other_bytes(tmp_path: Path) -> None:
 def test_blocks_that_move_when_they_are_requantized_are_found(tmp_path: Path) -> None:
     """MXFP8 decoded to BF16 and quantized again by another rule of the exponent is not the same."""
     source = export(tmp_path / "source", "modelopt-mxfp8")
+    found = recognize(open_checkpoint(source)).groups
+    again = {}
+    for group in found:
+        weight = read_weight(group)
+        values = np.concatenate([weight.decoded(piece) for piece in weight.read(1)])
+        again[f"{group.module}.weight"] = fp4ref.quantize(values, "torchao.mxfp8_e4m3_floor")
+    there = manifest_of_checkpoint(source)
+    differences = compare({name: there[name] for name in again}, manifest_of_object(again)).differences
+    assert {each.kind for each in differences} == {"another block scale"}
     specs = [("*", fp4ref.profiles["torchao.mxfp8_e4m3_floor"])]
-    run(request_to_convert(source, tmp_path / "out", specs=specs, exclude=KEPT, lossy=True))
-    found = kinds(source, tmp_path / "out")
-    assert "another block scale" in found
-    assert "other codes" not in found
+    run(request_to_convert(source, tmp_path / "out", specs=specs, exclude=KEPT))  # recoded, which moves nothing
+    assert fp4("compare", source, tmp_path / "out").exit_code == 0
     run(request_to_convert(source, tmp_path / "fp4", specs=[("*", fp4ref.profiles["mxfp4"])], exclude=KEPT, lossy=True))
     assert set(kinds(source, tmp_path / "fp4")) == {"another format"}
     assert fp4("compare", source, tmp_path / "fp4", "--require", "decisions").exit_code == 1

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 import fp4ref
 from fp4ref.checkpoints.convention import Direction, ScaleWay
-from fp4ref.checkpoints.lossless import BLOCK_FP8, judge, ranges, requantize, target_of
+from fp4ref.checkpoints.lossless import BLOCK_FP8, judge, ranges, target_of
+from fp4ref.checkpoints.round_trips import requantize
 from fp4ref.checkpoints.transfer.scales import StoredScale
 from fp4ref.checkpoints.transfer.weights import Weight, WeightPiece
 from fp4ref.cli import main
@@ -93,9 +94,7 @@ def test_two_halves_need_one_scale() -> None:
 @pytest.mark.rule("CNV-18")
 def test_the_ranges_of_a_format_are_its_grid() -> None:
     for name, top in (("e2m1", 6), ("e4m3", 448)):
-        values = {
-            Fraction(odd) * Fraction(2) ** e for odd, (low, high) in ranges(name).items() for e in range(low, high + 1)
-        }
+        values = {Fraction(odd) * Fraction(2) ** e for odd, low, high in ranges(name) for e in range(low, high + 1)}
         count = {"e2m1": 7, "e4m3": 126}[name]
         assert len(values) == count
         assert max(values) == top

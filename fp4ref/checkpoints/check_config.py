@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT, SECTION
-from fp4ref.checkpoints.convention import families
+from fp4ref.checkpoints.convention import FLOATS, families
 from fp4ref.checkpoints.declared import LINEAR_CLASSES, QuantizationConfig
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
 from fp4ref.checkpoints.fitting import declared_bits, declared_format
@@ -75,6 +75,27 @@ def _presence(found: Recognized) -> Iterator[LintFinding]:
     if required and found.checkpoint.config is not None and not found.config.files:
         text = f"no quantization is declared, but {len(found.groups)} modules are quantized"
         yield finding("config", ERROR, [CONFIG], text)
+    if is_plain(found):
+        text = f"{found.config.family} is declared, but every tensor is in high precision"
+        yield finding("config", ERROR, [*found.config.files], text)
+
+
+def is_plain(found: Recognized) -> bool:
+    """Return True if quantized weights are declared in a form that is known, and all that is stored is plain.
+
+    A writer that keeps the weights and their scales says so in `quantization_status`.
+    """
+    config, tensors = found.config, found.checkpoint.tensors
+    matrices = [name for name in tensors if name.endswith("_proj.weight")]
+    status = config.files.get(CONFIG, {}).get("quantization_status", "compressed")
+    algorithms = [record.get("quant_algo", "") for record in config.files.values()]
+    return (
+        bool(config.family and matrices and found.checkpoint.complete and not found.checkpoint.lost)
+        and status == "compressed"
+        and None not in algorithms
+        and all(tensor.dtype in FLOATS for tensor in tensors.values())
+        and not any("scale" in name for name in tensors)
+    )
 
 
 def _two_files(config: QuantizationConfig) -> Iterator[LintFinding]:
@@ -191,7 +212,10 @@ def _element(found: Recognized) -> Iterator[LintFinding]:
 
 def _unquantized_layers(found: Recognized) -> Iterator[LintFinding]:
     """Compare `quantized_layers` with what is stored."""
-    layers = found.config.layers
+    layers, record = found.config.layers, found.config.files.get(CONFIG, {})
+    refused = [group.name for group in found.groups if record.get(group.module) is False]
+    if refused:
+        yield finding("config", ERROR, [CONFIG, *refused], "quantized, and the configuration says that it is not")
     if layers is None:
         return
     groups = {group.module for group in found.groups}

@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterator
 
 from fp4ref.checkpoints.check_presence import EXPERT_KEYS, numberless
+from fp4ref.checkpoints.configuration import CONFIG
 from fp4ref.checkpoints.convention import CONVENTIONS, FLOATS, declared_layout, square_grid
 from fp4ref.checkpoints.findings import ERROR, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
@@ -207,11 +208,38 @@ def _geometry(found: Recognized) -> Iterator[LintFinding]:
         return
     reading = [group for group in found.groups if group.name.rpartition(".")[2] in BY_HIDDEN and len(group.shape) == 2]
     good = [group for group in reading if group.columns == hidden]
+    yield from _declared_sizes(found, reading, hidden)
     bad = _like(good, [group for group in reading if group.columns != hidden and sound(group)])
     if bad and 2 * len(good) > len(reading):
         names = [group.parts["codes"].name for group in bad]
         yield finding("shape", ERROR, names, f"{bad[0].columns} columns; the declared hidden_size is {hidden}")
     yield from _rows(found, hidden)
+
+
+def _declared_sizes(found: Recognized, reading: list[TensorGroup], hidden: int) -> Iterator[LintFinding]:
+    """Yield a declared size that no tensor has, where all of them agree on another one."""
+    if any(not sound(group) for group in reading):
+        return
+    widths = {group.columns for group in reading}
+    norms = {tensor.shape for name, tensor in found.plain.items() if name.endswith("layernorm.weight")}
+    if len(widths) == 1 and norms == {(*widths,)} and hidden not in widths:
+        names = [CONFIG, *(group.parts["codes"].name for group in reading)]
+        yield finding("shape", ERROR, names, f"all have {widths.pop()} columns; the declared hidden_size is {hidden}")
+        return
+    sizes = found.config.geometry
+    heads, keys, width = (sizes.get(key) for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    if not (isinstance(heads, int) and isinstance(keys, int) and heads > 0):
+        return
+    width = width if isinstance(width, int) else hidden // heads
+    rows = {
+        last: {group.rows for group in reading if group.name.endswith(last)} for last in ("q_proj", "k_proj", "v_proj")
+    }
+    alike = rows["k_proj"] == rows["v_proj"] and len(rows["k_proj"]) == 1
+    if rows["q_proj"] == {heads * width} and alike and keys * width not in rows["k_proj"]:
+        (stored,) = rows["k_proj"]
+        names = [group.parts["codes"].name for group in reading if group.name.endswith(("k_proj", "v_proj"))]
+        text = f"all have {stored} rows; {keys} key and value heads of {width} are declared"
+        yield finding("shape", ERROR, [CONFIG, *names], text)
 
 
 def _rows(found: Recognized, hidden: int) -> Iterator[LintFinding]:

@@ -18,6 +18,7 @@ from fp4ref.errors import FileError
 from fp4ref.files.tensors import quoted, reason, shown
 
 INDEX = ".safetensors.index.json"
+WHOLE = "model.safetensors"
 JSON_MAX = 64 << 20  # bytes of an index or a configuration
 NUMBERED = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
 READERS = {".safetensors": read_safetensors, ".gguf": read_gguf}
@@ -108,6 +109,7 @@ def _open_directory(found: Checkpoint, *, head_only: bool) -> None:
     _read_configuration(found, folder)
     index = _weight_map(found, indexes[0]) if indexes else None
     if index is not None:
+        _left_over(found, index, names)
         names = _indexed(found, index, names)
     elif names:
         names = _unindexed(found, names)
@@ -227,6 +229,24 @@ def _unindexed(found: Checkpoint, names: list[str]) -> list[str]:
             found.problems.append(LintFinding("index", ERROR, tuple(lacking), text))
             found.complete = False
     return [name for name in names if NUMBERED.fullmatch(name)] if series else names
+
+
+def _left_over(found: Checkpoint, index: dict[str, str], names: list[str]) -> None:
+    """Note files that the index does not name, and that have tensors of the same names. Rules: CKP-4."""
+    for name in names:
+        if name in index.values() or _leaves(found.path, name):
+            continue
+        try:
+            shard = opened(found.path / name, name)
+            READERS[Path(name).suffix.lower()](shard, head_only=True)
+        except FileError:
+            continue
+        twice = [tensor for tensor in shard.tensors if tensor in index and (found.path / index[tensor]).exists()]
+        if twice:
+            text = f"{name}, which the index does not name, has {len(twice)} of its tensors ({listed(twice)})"
+            reader = "transformers" if name == WHOLE else "a loader that takes every file"
+            text += f"; {reader} reads it"
+            found.problems.append(LintFinding("duplicate-tensor", WARNING, (name, *twice), text))
 
 
 def _compare(found: Checkpoint, index: dict[str, str], homes: dict[str, list[str]], twice: set[str]) -> None:

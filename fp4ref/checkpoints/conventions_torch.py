@@ -93,6 +93,17 @@ add(
     ),
     TORCHAO_SOURCE,
 )
+add(
+    replace(
+        TORCHAO_MXFP4,
+        name="torchao.mxfp8_e5m2",
+        element="e5m2",
+        codes=StoredRole("_qdata", ("F8_E5M2",), own=True),
+        codes_per_item=1,
+        specs=("mxfp8-e5m2",),
+    ),
+    TORCHAO_SOURCE,
+)
 COMFY_SOURCE = "comfy-kitchen 7d86acf (2026-08-21), and exports of comfy-kitchen 0.2.40"
 COMFY_OTHERS = (".comfy_quant", ".bias")
 COMFY = Configuration(own=True, attributes=comfy_attributes, marks=(COMFY_METADATA, ".comfy_quant"), write=write_comfy)

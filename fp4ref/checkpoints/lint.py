@@ -18,8 +18,9 @@ from fp4ref.checkpoints.consumers import CONSUMERS, with_consumers
 from fp4ref.checkpoints.findings import ERROR, LintFinding, is_failure, listed, merged
 from fp4ref.checkpoints.gguf_views import as_on_the_hub
 from fp4ref.checkpoints.groups import Recognized, recognize
+from fp4ref.checkpoints.places import StoredPlace, places_of
 from fp4ref.checkpoints.repairs import REPAIRS
-from fp4ref.checkpoints.scalars import check_kv, check_values
+from fp4ref.checkpoints.scalars import check_fused, check_kv, check_values
 from fp4ref.errors import FileError
 
 
@@ -28,7 +29,7 @@ class LintReport:
     """The findings on a checkpoint, and what they rest on.
 
     failure: why the checkpoint could not be read to its end; "" if it was. facts: per quantized module, its convention
-    and measured numbers.
+    and measured numbers. places: where each code and name of a finding is stored.
     """
 
     path: str
@@ -41,6 +42,7 @@ class LintReport:
     tensors: int = 0
     header_only: bool = False
     failure: str = ""
+    places: dict[tuple[str, str], StoredPlace] = field(default_factory=dict)
 
     @property
     def status(self) -> int:
@@ -93,6 +95,7 @@ def lint(
     report.tensors = len(checkpoint.tensors)
     if not checkpoint.tensors and checkpoint.problems:
         report.failure = checkpoint.problems[0].message
+        report.places = places_of(checkpoint, [], report.findings)
         report.read_bytes = checkpoint.read_bytes
         return report
     if header_only and (short := cut_files(checkpoint)):
@@ -109,14 +112,27 @@ def lint(
         checkpoint.require_unchanged()
     except FileError as error:
         report.failure = str(error)
+    report.findings = _without_consequences(found, report.findings)
     conventions = found.conventions or [found.family]
     judged = [with_consumers(each, conventions, consumer) for each in merged(report.findings)]
     options = {"source": os.fspath(source or ""), "convention": convention or ""}
     report.findings = judged if report.failure else _repairable(judged, report, **options)
     if consumer is not None and found.groups and not any(map(CONSUMERS[consumer].takes, conventions)):
         report.remarks.append(f"{consumer}: no loader of {', '.join(conventions)} is known")
+    report.places = places_of(checkpoint, found.groups, report.findings)
     report.read_bytes = checkpoint.read_bytes
     return report
+
+
+def _without_consequences(found: Recognized, findings: list[LintFinding]) -> list[LintFinding]:
+    """Return findings without fused sets that differ because a member is another weight altogether."""
+    other = {name for each in findings if each.code == "value-mismatch" for name in each.tensors}
+    if not other or not any(each.code == "fused-global-scale" for each in findings):
+        return findings
+    inside = {name for group in found.groups if other & {group.name, *group.names} for name in group.names}
+    errors = {name for each in findings if each.severity == ERROR for name in each.tensors}
+    kept = [each for each in findings if each.code != "fused-global-scale"]
+    return [*kept, *check_fused(found, inside | errors)]
 
 
 def cut_files(checkpoint: Checkpoint) -> list[str]:

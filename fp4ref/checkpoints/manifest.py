@@ -16,6 +16,7 @@ from fp4ref.checkpoints import bounds
 from fp4ref.checkpoints.access import WeightPiece
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.convention import Direction, ScaleWay
+from fp4ref.checkpoints.float_scales import FloatScales
 from fp4ref.checkpoints.gguf_views import as_on_the_hub
 from fp4ref.checkpoints.groups import recognize
 from fp4ref.checkpoints.shards import StoredTensor
@@ -78,6 +79,8 @@ def signature_of(weight: Weight) -> TensorSignature:
         values.update(weight.float_scales.numbers().tobytes())
     short = [base64.urlsafe_b64encode(each.digest()[:DIGEST]).decode() for each in (codes, scales, values)]
     block = f"{weight.block[1]}" if weight.scale else weight.granularity
+    if block == "square" and weight.block[0] == 1:
+        block = f"1x{weight.block[1]}"
     form = f"{weight.element}/{weight.scale or 'float'}/{block}"
     return TensorSignature(form, weight.shape, short[0], short[1], short[2], factor_text(weight.global_scale))
 
@@ -156,9 +159,9 @@ def _logical(name: str, kv_scales: tuple[str, str]) -> str:
 def manifest_of_object(value: Any) -> dict[str, TensorSignature]:
     """Return the signatures of tensors in memory: a torch module, or arrays and `Quantized` results by name.
 
-    Quantized tensors of `fp4ref.te` count with their row direction.
+    Quantized tensors of `fp4ref.te` count with their row direction. The extra state of its modules is no tensor.
 
-    Errors: DomainError for an object of another kind.
+    Errors: DomainError for an object of another kind, and for a quantized tensor without its row direction.
 
     Rules: CNV-16.
     """
@@ -169,10 +172,17 @@ def manifest_of_object(value: Any) -> dict[str, TensorSignature]:
     else:
         got = f"an object of type {type(value).__name__}"
         raise DomainError("manifest", got, "a torch module, or tensors by name", "CNV-16")
-    return {name: _signature_of_object(name, each) for name, each in named.items()}
+    return {name: _signature_of_object(name, each) for name, each in named.items() if not name.endswith(EXTRA_STATE)}
 
 
 def _signature_of_object(name: str, value: Any) -> TensorSignature:
+    if hasattr(value, "directions") and "row" not in value.directions():
+        raise DomainError("manifest", f"{name} without its row direction", "a tensor that holds it", "CNV-16")
+    if hasattr(value, "read_in"):  # te's tensors of one part for each direction, and those in high precision
+        return _signature_of_object(name, value.read_in("row"))
+    if (float_scales := _float_scales(value)) is not None:
+        block, numbers = float_scales
+        return signature_of(_fp8_weight(name, value, block, numbers))
     quantized = value.record("row") if hasattr(value, "record") else value
     if isinstance(quantized, Quantized):
         weight = weight_of(name, quantized)
@@ -192,7 +202,42 @@ def _signature_of_object(name: str, value: Any) -> TensorSignature:
     return TensorSignature(kind, array.shape, digest([array.reshape(-1).view(np.uint8)]))
 
 
+def _float_scales(value: Any) -> tuple[tuple[int, int], Any] | None:
+    """Return the block and the scales of a tensor of te in FP8 whose scales are numbers; None for other tensors."""
+    if not hasattr(value, "_fp8_dtype") or not hasattr(value, "codes"):
+        return None
+    if not hasattr(value, "_is_2D_scaled"):
+        return ((0, 0), value._scale_inv.reshape(())) if hasattr(value, "_scale_inv") else None
+    square = value.block_scales("row")
+    high = FP8_SQUARE if value._is_2D_scaled else 1
+    return (high, FP8_SQUARE), square[::high]
+
+
+def _fp8_weight(name: str, value: Any, block: tuple[int, int], numbers: Any) -> Weight:
+    """Return a tensor of te in FP8 as a weight."""
+    import torch
+
+    codes = value.codes("row") if all(block) else value.codes().reshape(-1, value.shape[-1])
+    kind = TORCH[str(codes.dtype).removeprefix("torch.")]
+    packed = codes.detach().cpu().contiguous().view(torch.uint8).numpy()
+    scales = numbers.detach().cpu().contiguous().numpy().astype("<f4")
+    return Weight(
+        module=name.removesuffix(".weight"),
+        element=kind.removeprefix("F8_").lower(),
+        scale="",
+        block=block,
+        shape=tuple(value.shape),
+        read=lambda multiple: iter([WeightPiece(0, 0, packed, None)]),
+        float_scales=FloatScales("F32", scales.shape, scales.tobytes()),
+    )
+
+
+FP8_SQUARE = 128  # rows and columns of te's blocks
+EXTRA_STATE = "_extra_state"
 TORCH = {
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e8m0fnu": "F8_E8M0",
     "float32": "F32",
     "bfloat16": "BF16",
     "float16": "F16",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from html import escape
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from fp4ref import __version__
 from fp4ref.checkpoints.convention import CONVENTIONS
@@ -12,6 +14,7 @@ from fp4ref.checkpoints.findings import CODES, ERROR, WARNING, LintFinding
 from fp4ref.checkpoints.lint import LintReport
 from fp4ref.checkpoints.picture import SHAPE, picture
 from fp4ref.checkpoints.picture import STYLE as PICTURE_STYLE
+from fp4ref.checkpoints.places import StoredPlace
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 STYLE = (
@@ -38,14 +41,23 @@ def _result(report: LintReport, each: LintFinding) -> dict[str, Any]:
         "ruleId": each.code,
         "level": level,
         "message": {"text": each.message},
-        "locations": [
-            {
-                "physicalLocation": {"artifactLocation": {"uri": report.path}},
-                "logicalLocations": [{"fullyQualifiedName": name} for name in each.tensors],
-            }
-        ],
+        "locations": [_location(report, each.code, name) for name in each.tensors or ("",)],
         "properties": {"evidence": each.evidence, "consumers": each.consumers, "repair": each.repair},
     }
+
+
+def _location(report: LintReport, code: str, name: str) -> dict[str, Any]:
+    """Return the file of a name, its bytes in it, and the name."""
+    place = report.places.get((code, name), StoredPlace(Path(report.path)))
+    artifact = {"artifactLocation": {"uri": _uri(place.path)}}
+    region = {"region": {"byteOffset": place.start, "byteLength": place.count}} if place.count else {}
+    named = {"logicalLocations": [{"fullyQualifiedName": name}]} if name else {}
+    return {"physicalLocation": artifact | region, **named}
+
+
+def _uri(path: Path) -> str:
+    """Return a path as a reference of RFC 3986, relative if the path is."""
+    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
 
 
 def html(report: LintReport) -> str:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref.checkpoints.check_config import is_plain
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.checkpoints.shards import StoredTensor
@@ -153,13 +154,16 @@ def check_kv(found: Recognized, *, header_only: bool = False) -> Iterator[LintFi
     if vectors and not per_head:
         shape = [*stored[vectors[0]].shape]
         yield finding("kv-scale", ERROR, vectors, f"shape {shape}; need one number")
+    whole = [name for name, tensor in stored.items() if tensor.dtype not in FLOATING]
+    if whole:
+        yield finding("dtype", ERROR, whole, f"{stored[whole[0]].dtype}; need {' or '.join(sorted(FLOATING))}")
     wrong: dict[str, list[str]] = {}
     for name, tensor in () if header_only else stored.items():
-        for why in {bad(value) for value in numbers(tensor)} - {""} if name not in vectors else ():
+        for why in {bad(value) for value in numbers(tensor)} - {""} if name not in {*vectors, *whole} else ():
             wrong.setdefault(why, []).append(name)
     for why, names in wrong.items():
         yield finding("kv-scale", ERROR, names, f"{why}; need a positive finite number")
-    if found.config.kv and found.checkpoint.complete:
+    if found.config.kv and found.checkpoint.complete and not is_plain(found):
         yield from _missing_kv(found, set(stored))
     if stored and not found.config.kv and found.config.files:
         yield finding(

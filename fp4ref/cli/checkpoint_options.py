@@ -52,10 +52,12 @@ def with_options(*options: Callable[[Function], Function]) -> Callable[[Function
     return decorated
 
 
-def specs_of(texts: tuple[str, ...]) -> list[tuple[str, Spec]]:
-    """Return patterns of modules with their specifications, of texts SPEC or PATTERN=SPEC."""
+def specs_of(texts: tuple[str, ...]) -> list[tuple[str, Spec | str]]:
+    """Return patterns of modules with their specifications or block-fp8, of texts SPEC or PATTERN=SPEC."""
+    from fp4ref.checkpoints.lossless import BLOCK_FP8
+
     pairs = (text.rpartition("=")[::2] for text in texts)
-    return [(pattern or "*", load_spec(name)) for pattern, name in pairs]
+    return [(pattern or "*", name if name == BLOCK_FP8 else load_spec(name)) for pattern, name in pairs]
 
 
 def carry_out(request: ConversionRequest, where: dict[str, Any], *, as_json: bool, what: str) -> None:

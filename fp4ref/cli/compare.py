@@ -46,7 +46,7 @@ def compare(one: str, two: str, require: str, as_json: bool) -> None:
         same = {
             Sameness.BYTES: "the same bytes",
             Sameness.VALUES: "the same values, in other bytes",
-            Sameness.DECISIONS: "the same formats, with other values",
+            Sameness.DECISIONS: "the same formats, with other scales or codes",
             Sameness.NOTHING: "not quantized alike",
         }[found.sameness]
         click.echo(f"{found.tensors} tensors, {len(found.differences)} differ: {same}")

@@ -13,7 +13,7 @@ EPILOG = """\b
 Examples:
   fp4ref convert Qwen3-8B-NVFP4/ Qwen3-8B-CT/ --to compressed-tensors
   fp4ref convert broken/ mended/ --repair fused-global-scale
-  fp4ref convert gpt-oss-20b/ small/ --to modelopt --spec nvfp4 --lossy
+  fp4ref convert gpt-oss-20b/ nvfp4/ --to modelopt --spec '*.experts=nvfp4'
   fp4ref convert big/ out/ --to torchao --rank $RANK --world 8 && fp4ref merge out/
 """
 
@@ -27,7 +27,7 @@ Examples:
     "specs",
     multiple=True,
     metavar="[PATTERN=]SPEC",
-    help="Quantize modules, those that are quantized too, by this profile or JSON file; the first match counts.",
+    help="Quantize modules, or recode those that it has exactly, by this profile, JSON file or block-fp8; first match.",
 )
 @click.option("--repair", "codes", multiple=True, metavar="CODE", help="Repair what `fp4ref lint` finds by this code.")
 @click.option(

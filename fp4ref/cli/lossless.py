@@ -31,7 +31,8 @@ def lossless(path: Path, to: str, as_json: bool) -> None:
     """
     from fp4ref.checkpoints.checkpoint import open_checkpoint
     from fp4ref.checkpoints.groups import recognize
-    from fp4ref.checkpoints.lossless import BLOCK_FP8, LosslessVerdict, judge, requantize, target_of
+    from fp4ref.checkpoints.lossless import BLOCK_FP8, LosslessVerdict, judge, target_of
+    from fp4ref.checkpoints.round_trips import requantize
     from fp4ref.checkpoints.transfer.reading import read_weight
     from fp4ref.errors import DomainError
 

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from fp4ref.checkpoints.findings import tensors_of
+from fp4ref.checkpoints.lossless import BLOCK_FP8
 from fp4ref.checkpoints.repairs import REPAIRS
 from fp4ref.checkpoints.transfer.quantizing import require_spec
 from fp4ref.checkpoints.transfer.request import SHARD_BYTES, ConversionRequest
@@ -22,7 +23,7 @@ def request_to_convert(
     target: str | os.PathLike[str],
     *,
     to: str = "",
-    specs: Iterable[tuple[str, Spec]] = (),
+    specs: Iterable[tuple[str, Spec | str]] = (),
     requantize: bool = True,
     include: Iterable[str] = (),
     exclude: Iterable[str] = (),
@@ -36,10 +37,11 @@ def request_to_convert(
     """Return the request of a conversion.
 
     to: a convention or its family; "" keeps that of the source. specs: pairs of a pattern of modules and the
-    specification for them; the first match counts. requantize: also of modules that are quantized in the source.
-    include, exclude: patterns of modules to quantize; without them, embeddings, heads, norms and routers stay as they
-    are unless the pattern of a specification names them. repairs: the tensors to repair by the code of the finding, or
-    codes alone, for the tensors that the linter names. high_precision: the checkpoint that the linter compares with.
+    specification for them, or block-fp8; the first match counts. requantize: also of modules that are quantized in the
+    source. include, exclude: patterns of modules to quantize; without them, embeddings, heads, norms and routers stay
+    as they are unless the pattern of a specification names them. repairs: the tensors to repair by the code of the
+    finding, or codes alone, for the tensors that the linter names. high_precision: the checkpoint that the linter
+    compares with.
     convention: the source's convention or its family, instead of the recognized one.
 
     Errors: DomainError for a code without a repair, or one that the linter does not find.
@@ -51,7 +53,10 @@ def request_to_convert(
         chosen = [pattern.rstrip("*") for pattern, _ in given]
         left = tuple(kept for kept in KEPT if not any(fnmatchcase(pattern, kept) for pattern in chosen))
     for _, spec in given:
-        require_spec(spec)
+        if isinstance(spec, Spec):
+            require_spec(spec)
+        elif spec != BLOCK_FP8:
+            raise DomainError("convert", f"no specification {spec!r}", f"a Spec, or {BLOCK_FP8}", "CNV-23")
     if shard_bytes < 1:
         raise DomainError("convert", f"shards of {shard_bytes} bytes", "a positive number", "CNV-7")
     named = repairs if isinstance(repairs, Mapping) else _named(source, [*repairs], high_precision, convention, step)
@@ -60,7 +65,7 @@ def request_to_convert(
         target=str(Path(target).absolute()),
         convention=convention,
         to=to,
-        quantize=tuple((pattern, spec.to_json()) for pattern, spec in given),
+        quantize=tuple((pattern, spec if isinstance(spec, str) else spec.to_json()) for pattern, spec in given),
         requantize=requantize,
         include=taken,
         exclude=left,

@@ -12,6 +12,7 @@ from fp4ref.checkpoints.convention import CONVENTIONS, families
 from fp4ref.checkpoints.declarations import CheckpointDeclaration
 from fp4ref.checkpoints.findings import listed
 from fp4ref.checkpoints.groups import Recognized
+from fp4ref.checkpoints.lossless import BLOCK_FP8
 from fp4ref.checkpoints.repairs import REPAIRS
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.checkpoints.transfer.choice import choose, lost
@@ -26,6 +27,7 @@ from fp4ref.checkpoints.transfer.quantizing import (
     values_of,
 )
 from fp4ref.checkpoints.transfer.reading import read_weight
+from fp4ref.checkpoints.transfer.recoding import Recoded
 from fp4ref.checkpoints.transfer.request import ConversionRequest
 from fp4ref.checkpoints.transfer.scales import Cost
 from fp4ref.checkpoints.transfer.units import Copy, Moved, Unit
@@ -45,14 +47,16 @@ def fits(pattern: str, module: str) -> bool:
     return module == pattern or module.startswith(f"{pattern}.") or fnmatchcase(module, pattern)
 
 
-def _spec(request: ConversionRequest, module: str) -> Spec | None:
-    """Return the specification by which a module is to be quantized."""
+def _spec(request: ConversionRequest, module: str) -> Spec | str | None:
+    """Return the specification by which a module is to be quantized, or the name of a target without one."""
     text = next((text for pattern, text in request.quantize if fits(pattern, module)), None)
     return None if text is None or not _chosen(request, module) else _parsed(text)
 
 
 @lru_cache
-def _parsed(text: str) -> Spec:
+def _parsed(text: str) -> Spec | str:
+    if text == BLOCK_FP8:
+        return text
     spec = from_json(text)
     require_spec(spec)
     return spec
@@ -117,16 +121,25 @@ def quantized(
     for name, tensor in found.plain.items():
         module = name.removesuffix(".weight")
         spec = _spec(request, module) if name.endswith(".weight") and is_matrix(tensor) else None
-        if spec is not None:
+        if isinstance(spec, Spec):  # block FP8 has no quantizer
             values[module] = values_of(tensor, module), spec
+    cast = list[Recoded]()
     for module, (weight, home) in weights.items() if request.requantize else ():
         spec = _spec(request, module)
-        if spec is not None:
+        if isinstance(spec, str):
+            cast.append(Recoded(weight, to, home))
+        elif spec is not None:
             values[module] = values_again(weight, home), spec
-    if not values:
+    yield from cast
+    if not values and not cast:
         raise DomainError("quantize", "no matrix that the patterns take", "some", "CNV-13")
+    left = list[str]()
     for members, spec in _fused(values, to):
-        yield QuantizedSet(members, spec, to)
+        yield (unit := QuantizedSet(members, spec, to))
+        left += unit.inputs_left_out()
+    left += [unit.weight.module for unit in cast if unit.weight.input_scale is not None]
+    if left:
+        plan.losses.append(f"{listed(left)}: an input scale, which is for other formats")
 
 
 def is_matrix(tensor: StoredTensor) -> bool:

@@ -11,6 +11,7 @@ from fp4ref.checkpoints.shards import Shard
 from fp4ref.checkpoints.transfer.gguf_units import GgufUnit
 from fp4ref.checkpoints.transfer.placing import PlacedWeight
 from fp4ref.checkpoints.transfer.quantizing import QuantizedSet
+from fp4ref.checkpoints.transfer.recoding import Recoded
 from fp4ref.checkpoints.transfer.request import ConversionRequest
 from fp4ref.checkpoints.transfer.units import Moved, Unit
 
@@ -37,7 +38,7 @@ def placed_in(unit: Unit) -> list[PlacedWeight]:
     """Return the quantized weights of a unit."""
     if isinstance(unit, GgufUnit):
         return [placed for each in unit.units for placed in placed_in(each)]
-    return unit.placed if isinstance(unit, QuantizedSet) else [unit.placed] if isinstance(unit, Moved) else []
+    return unit.placed if isinstance(unit, QuantizedSet) else [unit.placed] if isinstance(unit, Moved | Recoded) else []
 
 
 @dataclass

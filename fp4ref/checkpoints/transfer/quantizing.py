@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -15,9 +15,11 @@ from fp4ref.api import quantize
 from fp4ref.checkpoints import access
 from fp4ref.checkpoints.access import WeightPiece
 from fp4ref.checkpoints.convention import CONVENTIONS, Convention, Direction, ScaleWay
+from fp4ref.checkpoints.lossless import LosslessVerdict, target_of
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.checkpoints.transfer.choice import choose
 from fp4ref.checkpoints.transfer.placing import Emit, Placed, PlacedWeight
+from fp4ref.checkpoints.transfer.recoding import global_scale, recoded, verdict_of
 from fp4ref.checkpoints.transfer.scales import StoredScale
 from fp4ref.checkpoints.transfer.weights import Weight
 from fp4ref.errors import DomainError
@@ -92,6 +94,7 @@ class QuantizedSet:
     members: Sequence[MatrixValues]
     spec: Spec
     to: str
+    notes: list[str] = field(default_factory=list, compare=False)
 
     @property
     def home(self) -> str:
@@ -114,7 +117,18 @@ class QuantizedSet:
         return self._weight(member, _largest(member, self._step(1)) if self._is_scaled else 1.0)
 
     def write(self, emit: Emit) -> list[str]:
-        """Find the amax of all members, then quantize them; return how far values that were quantized before move."""
+        """Recode all members if that is exact; otherwise find the amax of all, and quantize them.
+
+        Return how far values that were quantized before move.
+
+        Rules: CNV-13, CNV-21.
+        """
+        weights = [each.again for each in self.members if each.again is not None]
+        verdict = None
+        if len(weights) == len(self.members):
+            verdict = verdict_of(weights, target_of(self.spec))
+            if verdict is not None and verdict.lossless and self._recode(weights, verdict, emit):
+                return []
         amax = 1.0
         if self._is_scaled:
             pairs = zip(self.members, self.placed, strict=True)
@@ -124,12 +138,38 @@ class QuantizedSet:
             placed = replace(planned, weight=self._weight(values, amax))
             placed.write(emit)
             if values.again is not None and (text := _moved(values.again, placed.weight)):
-                losses.append(text)
+                witness = f"; not exact: {verdict.witness}" if verdict is not None and verdict.witness else ""
+                losses.append(text + witness)
         return losses
 
+    def _recode(self, weights: list[Weight], verdict: LosslessVerdict, emit: Emit) -> bool:
+        """Write weights whose values the specification has exactly; False if the convention cannot store them so.
+
+        Rules: CNV-21.
+        """
+        target, placed = target_of(self.spec), list[PlacedWeight]()
+        for old, planned in zip(weights, self.placed, strict=True):
+            new = recoded(old, target, verdict, self._scale_of_zeros())
+            if target.free:
+                scale = global_scale(old, verdict, planned.convention.global_direction)
+                if scale is None:
+                    return False
+                new = replace(new, global_scale=scale)
+            placed.append(replace(planned, weight=replace(new, input_scale=planned.weight.input_scale)))
+        for each in placed:
+            each.write(emit)
+            self.notes.append(f"{each.weight.module}: recoded as {self.spec.name}, every value is the same")
+        return True
+
+    def _scale_of_zeros(self) -> int:
+        """Return the scale byte of a block of zeros."""
+        zeros = np.zeros((self.spec.block.rows, self.spec.block.columns), np.float32)
+        amax = np.float32(1) if self._is_scaled else None
+        return int(np.asarray(quantize(zeros, self.spec, amax=amax).row.scales).flat[0])
+
     def remarks(self) -> list[str]:
-        """Return nothing: the sources of these values have no repair."""
-        return []
+        """Return which weights were recoded and not quantized."""
+        return self.notes
 
     @property
     def _is_scaled(self) -> bool:
@@ -160,7 +200,22 @@ class QuantizedSet:
             shape=values.shape,
             read=read,
             global_scale=None if given is None else StoredScale(np.array([given], np.float32), constant),
+            input_scale=self._input_scale(values.again),
         )
+
+    def _input_scale(self, old: Weight | None) -> StoredScale | None:
+        """Return the input scale that a weight keeps: that of the same formats."""
+        formats = self.spec.element.format.name, self.spec.scale.format.name, (1, self.spec.block.columns)
+        return old.input_scale if old is not None and (old.element, old.scale, old.block) == formats else None
+
+    def inputs_left_out(self) -> list[str]:
+        """Return the members with an input scale that the new weight has not. Rules: CNV-4."""
+        pairs = zip(self.members, self.placed, strict=True)
+        return [
+            values.module
+            for values, placed in pairs
+            if values.again is not None and values.again.input_scale is not None and not placed.scale("input_scale")
+        ]
 
 
 def convention_for(weight: Weight, spec: Spec, to: str) -> Convention:
