@@ -13,8 +13,9 @@ from fp4ref import packing
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.mistakes.kernel import Map
-from fp4ref.conformance.mistakes.readers import Place, ScaleReader, fits
+from fp4ref.conformance.mistakes.readers import ScaleReader, fits
 from fp4ref.conformance.mistakes.record import Slot
+from fp4ref.conformance.mistakes.tile_places import Place
 from fp4ref.conformance.subjects.subject import Declaration, expected_values, golden, poisoned
 from fp4ref.formats import Codes, F, Floats
 from fp4ref.layout import layout

@@ -98,7 +98,10 @@ def _confirmed(session: Session, items: Sequence[Item]) -> Diagnosis | None:
 def _items(
     spec: Spec, scale_layout: str, evidence: Sequence[Evidence], least: float, *, bounded: bool = False
 ) -> list[Item]:
-    made = (Item(case, got, spec, layout(scale_layout), least, bounded=bounded) for case, got in evidence)
+    order = layout(scale_layout)
+    made = (
+        Item(case, got, spec, order, least, bounded=bounded, call=call) for call, (case, got) in enumerate(evidence)
+    )
     return [item for item in made if item.size]
 
 

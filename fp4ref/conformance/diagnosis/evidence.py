@@ -56,6 +56,7 @@ class Item(Classified):
     """A case with the candidate's bytes, readings of its buffers, and classes of its input.
 
     bounded: blocks that are judged by a bound are left out (HAD-7). within: only what is inside is looked at.
+    call: the number of the call, in the order of calls.
     """
 
     def __init__(
@@ -68,8 +69,10 @@ class Item(Classified):
         *,
         bounded: bool = False,
         within: Place | None = None,
+        call: int = 0,
     ) -> None:
         super().__init__(case, got, spec, declared, least)
+        self.call = call
         self.within = within
         self.bounded = bounded and spec.hadamard is not None and case.direction == "column"
         self._marks: dict[Tier, Marks] = {}

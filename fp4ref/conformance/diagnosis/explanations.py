@@ -119,7 +119,7 @@ def verdict(diagnosis: Diagnosis) -> str:
 def _cause(diagnosis: Diagnosis) -> str:
     """Return the cause of the bytes of all tensors, or the stage at which they first differ."""
     if diagnosis.conforms:
-        return "conforms"
+        return "not explained: none of the results that the diagnosis was given differs"
     told = [explanation.text for explanation in diagnosis.explanations if explanation.profile is None]
     told += [explanation.text for explanation in diagnosis.explanations if explanation.profile is not None]
     told = list(dict.fromkeys(told))  # two mistakes may differ in less than their sentences say

@@ -26,6 +26,7 @@ from fp4ref.conformance.diagnosis.measured.dequantizer import (
     measured_factor,
     measured_orders,
     measured_scales,
+    swizzled_reads,
 )
 from fp4ref.conformance.diagnosis.placed_operations import KnownOperation, in_places
 from fp4ref.conformance.diagnosis.session import KEPT
@@ -180,6 +181,7 @@ def _dequantizers(
     yield (_ways(way) for way in known)
     yield _measured_values(declared, results, [()], tick)
     yield (_ways(way) for way in measured_orders(declared, _ticked(results, tick)))
+    yield (_ways(way) for way in swizzled_reads(declared, results))
     known = [way for way in known if not way.alone]
     yield (_ways(*sorted(pair, key=_order)) for pair in itertools.combinations(known, 2) if _apart(*pair))
     yield _measured_values(declared, results, [(way,) for way in known if way.inputs is not None], tick)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -19,15 +18,14 @@ from fp4ref.conformance.mistakes.maxima_of_blocks import (
     from_the_first,
     grouped,
     joint,
-    narrower,
     no_zero,
-    one_of,
     plain_block,
     plain_from_zero,
     ranked,
     shifted,
 )
-from fp4ref.conformance.mistakes.record import NARROW, Mistake, Slot, collect, known, nv, of
+from fp4ref.conformance.mistakes.parts_of_blocks import OF_PARTS, OF_PARTS_DOWN
+from fp4ref.conformance.mistakes.record import NARROW, Mistake, Slot, collect, known, nv
 from fp4ref.conformance.mistakes.tensor_maxima import FLOORS
 from fp4ref.formats import F, Floats
 from fp4ref.model.quantize import largest
@@ -154,24 +152,6 @@ OTHER_SHAPES = (
     ),
 )
 
-# (name, text, which of the scales of a block's parts is stored)
-STORED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
-    ("first", "the first one's scale is stored", lambda s: s[..., 0]),
-    ("last", "the last one's scale is stored", lambda s: s[..., -1]),
-    ("largest", "the largest of their scales is stored", lambda s: s.max(axis=-1)),
-)
-OF_PARTS = tuple(
-    block(
-        f"block-own-{parts}-{name}",
-        f"each 1/{parts} of a block is divided by the scale of its own maximum, {text}",
-        _one_row,
-        block=of(partial(narrower, parts)),
-        scales=partial(one_of, parts, stored),
-    )
-    for parts in (2, 4)
-    for name, text, stored in STORED
-)
-
 OF_OTHERS = (
     block("block-whole-row", "one maximum for the whole row", block_amax=grouped(1, 1 << 20), whole=True),
     block("block-whole", "the tensor's maximum for every block", block_amax=grouped(1 << 20, 1 << 20), whole=True),
@@ -280,6 +260,7 @@ BLOCK_MAXIMA = collect(
     *map(_larger, (2, 4, 8)),
     OTHER_SHAPES,
     OF_PARTS,
+    OF_PARTS_DOWN,
     OF_OTHERS,
     ROUNDED,
     *map(_floored, FLOORS),

@@ -10,7 +10,7 @@ import numpy as np
 
 from fp4ref import four_over_six as fos
 from fp4ref.arithmetic import Constants
-from fp4ref.conformance.mistakes.kernel import Kernel
+from fp4ref.conformance.mistakes.kernel import Kernel, same, smaller
 from fp4ref.conformance.mistakes.record import (
     NARROW,
     Slot,
@@ -178,6 +178,27 @@ COMPARED = (
     ),
 )
 
+# (name, text, what of an error is added up, which of two sums keeps the second candidate)
+SIGNED: tuple[tuple[str, str, Any, Any], ...] = (
+    (
+        "signed",
+        "adds errors with their signs, so that they cancel, and keeps the sum nearer to 0",
+        same,
+        lambda b, a: np.abs(b) < np.abs(a),
+    ),
+    ("signed-sum", "adds errors with their signs, and keeps the lower sum, negative ones included", same, smaller),
+    ("signed-sum-high", "adds errors x - q instead of their magnitudes, and keeps the lower sum", np.negative, smaller),
+    ("above", "counts only errors of values that are too large", lambda e: np.maximum(e, F(0)), smaller),
+    ("below", "counts only errors of values that are too small", lambda e: np.maximum(-e, F(0)), smaller),
+    ("roots", "adds the square roots of errors", lambda e: np.sqrt(np.abs(e)), smaller),
+    ("fourth", "adds fourth powers of errors", lambda e: e * e * (e * e), smaller),
+    ("count", "counts the elements that are not exact", lambda e: (e != 0).astype(F), smaller),
+)
+COUNTED = tuple(
+    search(f"search-errors-{name}", f"4over6 {text}", searches, counted=counted, second=second)
+    for name, text, counted, second in SIGNED
+)
+
 # (name, text, when, the two scales that a block tries, of the first one, its amax and the global scale)
 CANDIDATES: tuple[tuple[str, str, When, Any], ...] = (
     ("two-thirds", "4over6 tries 2/3 of the scale instead of 1.5 times", searches, lambda t, a, g: (t, t * F(2 / 3))),
@@ -244,4 +265,4 @@ MIXED = tuple(search(f"search-{name}", text, searches, alone=True, kept=kept) fo
 
 MISSING = (search("search-missing", "4over6 is not done", searches, search=None),)
 
-CHOICES = collect(DIFFERENT_ERRORS, SUMS, METRICS, NARROWED, COMPARED, TRIED, LARGEST_SCALES, MIXED, MISSING)
+CHOICES = collect(DIFFERENT_ERRORS, SUMS, METRICS, COUNTED, NARROWED, COMPARED, TRIED, LARGEST_SCALES, MIXED, MISSING)

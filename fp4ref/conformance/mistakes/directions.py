@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.mistakes.kernel import BothDirections, Kernel, ScaleSide
-from fp4ref.conformance.mistakes.record import Mistake, Slot, by_row, known, of, stochastic, turns
+from fp4ref.conformance.mistakes.kernel import BothDirections, Kernel, Map, ScaleSide, same
+from fp4ref.conformance.mistakes.record import Mistake, Slot, by_row, known, of, stochastic, to_bfloat16, turns
 from fp4ref.conformance.mistakes.sides import code_side
 from fp4ref.formats import Codes
 from fp4ref.model import dequantize as model_dequantize
@@ -93,6 +93,23 @@ def directions() -> Iterator[Mistake]:
             whole=True,
             read=of(partial(_requantized, source)),
         )
+    for own, whose in ((True, "this"), (False, "the other")):
+        for narrow, through, typed in ((same, "", ""), (to_bfloat16, "-bf16", ", in bfloat16")):
+            yield known(
+                stage,
+                f"values-of-{'own' if own else 'other'}-direction{through}",
+                f"the values that the codes and scales of {whose} direction stand for{typed} are quantized, "
+                "under the amax of the input",
+                lambda kernel: not stochastic(kernel) and not turns(kernel),
+                alone=True,
+                whole=True,
+                quantized=of(partial(_again, "row" if own else "column", narrow)),
+            )
+
+
+def _again(source: Direction, narrow: Map, kernel: Kernel) -> Map:
+    read = Requantized(kernel.spec, source)
+    return lambda matrix: narrow(read(matrix)) if matrix.size else matrix
 
 
 def _requantized(source: Direction, kernel: Kernel) -> Requantized:

@@ -45,6 +45,10 @@ def _first_of(size: int, row: Rows, count: int) -> Rows:
     return row // size * size
 
 
+def _before_group(size: int, row: Rows, count: int) -> Rows:
+    return np.maximum(row // size * size - 1, 0)
+
+
 def _modulo(size: int, row: Rows, count: int) -> Rows:
     return row % size
 
@@ -78,6 +82,14 @@ GATHERS = (
     Gather("reversed", "{row}s use the {what} of the {row}s in reverse order", lambda row, count: count - 1 - row),
     *(
         Gather(f"tiles-{n}", f"every {{row}} uses the {{what}} of the first {{row}} of its {n}", partial(_first_of, n))
+        for n in TILES
+    ),
+    *(
+        Gather(
+            f"before-{n}",
+            f"every {{row}} uses the {{what}} of the last {{row}} before its group of {n}",
+            partial(_before_group, n),
+        )
         for n in TILES
     ),
     *(

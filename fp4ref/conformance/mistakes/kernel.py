@@ -141,6 +141,7 @@ class Kernel:
     scale_value, scale_byte: before and after the scale codec. used_scale: of the decoded scales [down, across, 1, 1].
     value, code: before and after the element codec. stored: of the blocks and their scale bytes, the bytes to store.
     scales, codes: of whole results [rows, blocks], [rows, columns].
+    counted: of the errors of a candidate's elements, what is added up; None for the metric's.
     kept: of where the second candidate wins, where its codes and where its scale bytes are kept.
     other: the codes and scale bytes, made of those of both directions.
     whole: a part of the rows is not enough to say what the bytes are.
@@ -180,6 +181,7 @@ class Kernel:
     code: Codes2 = same
     search: FourOverSix | None = None
     candidates: Callable[[Floats, Floats, Floats], tuple[Floats, Floats]] = six_and_four
+    counted: Map | None = None
     second: Callable[[Floats, Floats], NDArray[np.bool_]] = smaller
     stored: Callable[[Floats, Codes], Codes] = own_byte
     kept: Callable[[NDArray[np.bool_]], tuple[NDArray[np.bool_], NDArray[np.bool_]]] = twice

@@ -22,6 +22,9 @@ def partial_blocks() -> Iterator[Mistake]:
     """Yield what the maximum of a last partial block sees past the end of its row, and below the last row."""
     for name, text, tails, whole in (
         ("next-row", "what follows the row in memory, the next row", _next_row, True),
+        ("next-head", "the head of the next row, and nothing behind that", partial(_head_of, 1), True),
+        ("row-before", "the head of the row before", partial(_head_of, -1), True),
+        ("row-before-end", "the end of the row before", _end_before, True),
         ("own-row", "the head of its own row", _own_row, True),
         ("stale", "the end of the block before, left from the last turn of a loop", _block_before, True),
         ("infinite", "infinities past the end of the row", partial(_full, np.inf), False),
@@ -78,6 +81,25 @@ def _next_row(values: Floats, count: int, whole: int) -> Floats:
     rows, columns = values.shape
     flat = np.concatenate([values.reshape(-1), np.zeros(count, F)])
     return np.asarray(flat[(np.arange(rows)[:, None] + 1) * columns + np.arange(count)])
+
+
+def _head_of(step: int, values: Floats, count: int, whole: int) -> Floats:
+    """Return the first values of the row `step` further on; zeros where there is none, or no more of it."""
+    head = np.zeros((len(values), count), F)
+    found = values[:, :count]
+    if step > 0:
+        head[:-1, : found.shape[1]] = found[1:]
+    else:
+        head[1:, : found.shape[1]] = found[:-1]
+    return head
+
+
+def _end_before(values: Floats, count: int, whole: int) -> Floats:
+    """Return the last values of the row before; zeros for the first row, and in front of a shorter one."""
+    end = np.zeros((len(values), count), F)
+    found = values[:-1, -count:] if count else values[:-1, :0]
+    end[1:, count - found.shape[1] :] = found
+    return end
 
 
 def _own_row(values: Floats, count: int, whole: int) -> Floats:

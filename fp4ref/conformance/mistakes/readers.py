@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fp4ref.conformance.mistakes.foreign import FOREIGN, is_tiled, tiles_exchanged
 from fp4ref.conformance.mistakes.record import Slot
+from fp4ref.conformance.mistakes.tile_places import Offsets, Place, tile_places
 from fp4ref.layout import Layout, scale_layouts
-
-Offsets = NDArray[np.int64]
-
-
-Place = Callable[[NDArray[np.int64], NDArray[np.int64], int, int], Offsets]  # (row, block, rows, blocks) -> byte
 
 
 @dataclass(frozen=True)
@@ -104,27 +99,6 @@ def _tiles_by_height(form: Layout, row: Any, block: Any, rows: int, blocks: int)
     return np.asarray((row // high * down + block // wide) % max(down * across, 1) * (high * wide) + inside)
 
 
-def _unpadded_tiles(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
-    """128x4 tiles whose stride does not count the padding columns."""
-    tiles = blocks // 4 or 1
-    return np.asarray((row // 128 * tiles + block // 4) * 512 + row % 32 * 16 + row % 128 // 32 * 4 + block % 4)
-
-
-def _compact_tiles(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
-    """128x4 tiles of which the last of a row of tiles is only as wide as the blocks that are left."""
-    left = block // 4 * 4
-    wide = np.minimum(blocks - left, 4)
-    inside = row % 32 * 4 * wide + row % 128 // 32 * wide + block % 4
-    return np.asarray(row // 128 * 128 * blocks + left * 128 + inside)
-
-
-def _right_aligned_tiles(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
-    """128x4 tiles of which the last of a row of tiles has its blocks at the end of each four bytes."""
-    left = block // 4 * 4
-    inside = row % 32 * 16 + row % 128 // 32 * 4 + block % 4 + 4 - np.minimum(blocks - left, 4)
-    return np.asarray((row // 128 * (_padded(blocks, 4) // 4) + block // 4) * 512 + inside)
-
-
 def _digits(
     order: tuple[int, ...], split: int, high: int, wide: int, row: Any, block: Any, rows: int, blocks: int
 ) -> Offsets:
@@ -176,25 +150,8 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
     for text, form in FOREIGN:
         if _places(form) not in others and _places(form) != _places(declared):
             yield ScaleReader(f"layout-{form.name}", Slot.LAYOUT, text, partial(_by_layout, form))
-    yield ScaleReader(
-        "layout-unpadded",
-        Slot.LAYOUT,
-        "the stride of 128x4 tiles does not count padding columns",
-        _unpadded_tiles,
-        shares=True,
-    )
-    yield ScaleReader(
-        "layout-compact",
-        Slot.LAYOUT,
-        "the last 128x4 tile of a row of tiles is as wide as the blocks that are left, not padded to 4",
-        _compact_tiles,
-    )
-    yield ScaleReader(
-        "layout-right-aligned",
-        Slot.LAYOUT,
-        "the blocks of the last 128x4 tile of a row of tiles are at the end of its four bytes, after the padding",
-        _right_aligned_tiles,
-    )
+    for name, text, place, shares in tile_places(declared):
+        yield ScaleReader(name, Slot.LAYOUT, text, place, shares=shares)
     yield ScaleReader("layout-transposed", Slot.LAYOUT, "scales are transposed", _transposed)
     for count in (2, 4, 8):
         yield ScaleReader(

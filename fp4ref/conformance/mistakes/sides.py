@@ -186,7 +186,10 @@ def _searched(
         working = kernel.used_scale(kernel.working(before, s))
         y = kernel.value(made_nan(kernel.scaled(blocks, working, g, k), blocks, working, g))
         error = search.difference(kernel.codec.nearest(y), s, g, amax, blocks, k)
-        error = error * error if search.metric is Metric.SQUARED else np.abs(error)
+        if kernel.counted is not None:
+            error = kernel.counted(error)
+        else:
+            error = error * error if search.metric is Metric.SQUARED else np.abs(error)
         errors.append(error.max(axis=(2, 3)) if search.metric is Metric.LARGEST else search.total(error))
         tried.append((kernel.code(kernel.round(y, None, kernel.codec)), byte))
     of_codes, of_scales = (part[:, :, None, None] for part in kernel.kept(kernel.second(errors[1], errors[0])))

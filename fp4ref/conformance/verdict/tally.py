@@ -22,7 +22,7 @@ from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
 
 KEPT = 64  # failed judgements that are kept whole
-EVIDENCE = 1 << 26  # bytes of input of which the outputs are kept for the diagnosis
+EVIDENCE = 1 << 26  # bytes of input of which the outputs are kept: of right and wrong cases, large ones apart
 LARGE = 1 << 22  # elements of a case that is evidence only if something is wrong with it
 
 
@@ -50,8 +50,9 @@ class Tally:
     run was over. failing: the names of all cases with anything wrong. failures: the first such judgements. evidence:
     cases and outputs, low nibble first, scales in the declared layout; results_of: of an operation other than quantize.
     settings: which cases were to be run; stopped: why the run ended early. extent: of the cases that were compared.
-    zeros: of these. tried: compared cases by family; excluded: why cases of a family did not apply. returned_amax: an
-    amax was returned. cut: the signal that ended the run. last_seed: the largest seed of a case.
+    kept: bytes of input whose outputs are evidence, of cases that are right, and that are large. zeros: of these.
+    tried: compared cases by family; excluded: why cases of a family did not apply. returned_amax: an amax was returned.
+    cut: the signal that ended the run. last_seed: the largest seed of a case.
     """
 
     subject: str
@@ -81,7 +82,7 @@ class Tally:
     tolerated: int = 0
     judged: bool = False
     compared: int = 0
-    size: int = 0
+    kept: Counter[tuple[bool, bool]] = field(default_factory=Counter)
     last_seed: int = 0
 
     def add(self, judgement: Judgement) -> None:
@@ -122,13 +123,15 @@ class Tally:
         if not judgement.equal:
             self.failing.append(case.id)
             self.failures += [judgement] if len(self.failures) < KEPT else []
-        telling = not judgement.equal or case.x.size <= LARGE
-        if judgement.got is not None and self.size < EVIDENCE and telling:
-            self.size += case.x.nbytes
+        kind = judgement.equal, case.x.size > LARGE
+        if kind == (True, True) or self.kept[kind] >= EVIDENCE:
+            return
+        if judgement.got is not None:
             self.evidence.append(self._evidence(case, judgement.got, judgement.returned_amax))
-        if judgement.values is not None and self.size < EVIDENCE:
-            self.size += case.x.nbytes
+        if judgement.values is not None:
             self.results_of.append((case, judgement.values))
+        if judgement.got is not None or judgement.values is not None:
+            self.kept[kind] += case.x.nbytes
 
     def skip(self, case: Case, reason: str) -> None:
         """Count a case that does not apply. Rules: CNF-8."""

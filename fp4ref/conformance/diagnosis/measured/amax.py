@@ -2,66 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.evidence import Part
+from fp4ref.conformance.diagnosis.measured.amax_seen import LEAST, Maximum, differ, seen
 from fp4ref.conformance.diagnosis.measured.scales import nicest
 from fp4ref.conformance.mistakes.kernel import Kernel, Values, over_tensor
 from fp4ref.conformance.mistakes.record import Mistake, Slot, by_row, by_tensor, known
-from fp4ref.conformance.mistakes.said import of_every, plural
 from fp4ref.formats import F, Floats
 
-SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CLOSE = 3e-7  # of two roundings of float32, as a share of a maximum
-LEAST = 3  # maxima that a rule must be seen in
 FOLLOWING = "; scales and codes follow from it"
-RUNS = 2  # of residues that are told, unless they are evenly spaced; more of them follow from the data by chance
-Bools = NDArray[np.bool_]
-Index = NDArray[np.intp]
-
-
-class Maximum(NamedTuple):
-    """A case's values, and its maxima: the candidate's and the right ones, [1] or [rows]."""
-
-    values: Values
-    got: Floats
-    right: Floats
-
-
-class SeenRule(NamedTuple):
-    """The rows or columns that a maximum sees. axis: 0 for rows, 1 for columns; sees: takes indices and their count."""
-
-    key: str
-    words: str
-    axis: int
-    sees: Callable[[Index, int], Bools]
-
-    def mask(self, shape: tuple[int, int]) -> Bools:
-        """Return which elements of a matrix are seen, broadcast to it."""
-        length = shape[self.axis]
-        seen = self.sees(np.arange(length), length)
-        return np.asarray(seen[:, None] if self.axis == 0 else seen[None, :])
 
 
 def measured_amax(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
     """Return the mistake that makes all of the candidate's maxima, the one that says most."""
     found = _maxima(kernel, parts)
-    if found is None or sum(_differ(one) for one in found) == 0:
+    if found is None or sum(differ(one) for one in found) == 0:
         return None
     finite = [one for one in found if np.isfinite(one.values.transformed).all()]
-    return _seen(kernel, finite) or _factor(kernel, finite) or _bounded(finite) or _other(kernel, found)
+    return (
+        seen(kernel, finite)
+        or _factor(kernel, finite)
+        or _bounded(finite)
+        or _kept(kernel, found)
+        or _other(kernel, found)
+    )
 
 
 def returned_amax(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
     """Return the mistake that another number is returned than the maximum that the scales are made of."""
     found = _maxima(kernel, parts)
-    if not found or sum(_differ(one) for one in found) == 0:
+    if not found or sum(differ(one) for one in found) == 0:
         return None
     finite = [one for one in found if np.isfinite(one.values.transformed).all()]
     other = _constant(found) or _factor(kernel, finite) or _other(kernel, found)
@@ -102,120 +79,8 @@ def _maxima(kernel: Kernel, parts: Sequence[Part]) -> list[Maximum] | None:
         right = over_tensor(values, kernel.keep_nan, by_row(kernel))
         if item.amax.shape != right.shape:
             return None
-        found.append(Maximum(values, item.amax, right))
+        found.append(Maximum(values, item.amax, right, item.call))
     return found
-
-
-def _differ(one: Maximum) -> int:
-    return int(np.count_nonzero(one.got != one.right))
-
-
-# The elements that are seen
-
-
-def _seen(kernel: Kernel, found: Sequence[Maximum]) -> Mistake | None:
-    """Return the first rule for rows or columns by which all maxima are those of what is seen."""
-    if sum(_differ(one) for one in found) < LEAST:
-        return None
-    for rule in _rules(kernel, found):
-        if all((_over(rule, kernel, one.values) == one.got).all() for one in found):
-            return known(Slot.AMAX, f"amax-inferred-{rule.key}", f"amax {rule.words}", amax=partial(_amax_of, rule))
-    return None
-
-
-def _over(rule: SeenRule, kernel: Kernel, values: Values) -> Floats:
-    return _amax_of(rule, values, kernel.keep_nan, by_row(kernel))
-
-
-def _amax_of(rule: SeenRule, values: Values, keep_nan: bool, by_rows: bool) -> Floats:
-    matrix = values.transformed
-    seen = np.where(rule.mask((matrix.shape[0], matrix.shape[1])), matrix, F(0))
-    return over_tensor(Values(values.raw, seen), keep_nan, by_rows)
-
-
-def _rules(kernel: Kernel, found: Sequence[Maximum]) -> Iterator[SeenRule]:
-    """Yield the rules that leave out every row or column with an element larger than the maximum."""
-    for axis, one, many in ((1, "column", "columns"), (0, "row", "rows")):
-        if axis == 0 and not by_tensor(kernel):
-            continue
-        missed, seen = [_missed(axis, of) for of in found], max(_reached(axis, of) for of in found)
-        at = np.concatenate([np.flatnonzero(part) for part in missed])
-        if not at.size:
-            continue
-        from_end = np.concatenate([len(part) - 1 - np.flatnonzero(part) for part in missed])
-        last = int(from_end.max()) + 1
-        words = f"misses the last {plural(last, one, many)}"
-        yield SeenRule(f"{many}-last-{last}", words, axis, partial(_before_end, last))
-        for size in SIZES[3:]:
-            words = f"misses the last {size} {many}, or what is left of them, where there are more"
-            yield SeenRule(f"{many}-last-group-{size}", words, axis, partial(_before_last_group, size))
-        for size in SIZES:
-            words = f"misses {many} past the last multiple of {size}, where there are at least {size}"
-            yield SeenRule(f"{many}-past-{size}", words, axis, partial(_whole_groups, size))
-        first, until = int(at.min()), int(at.max())
-        if first > seen:
-            words = f"from {first} on" if first == seen + 1 else f"from one of {seen + 1} to {first} on"
-            yield SeenRule(f"{many}-from-{first}", f"misses {many} {words}", axis, partial(_below, first))
-        for size in SIZES:
-            for out in _residues(at % size, size):
-                yield SeenRule(
-                    f"{many}-modulo-{size}", of_every(out, size, one, many), axis, partial(_not_modulo, size, out)
-                )
-        yield SeenRule(f"{many}-to-{until}", f"misses {many} up to {until}", axis, partial(_above, until))
-
-
-def _residues(at: Index, size: int) -> Iterator[Index]:
-    """Yield sets of residues with those that were seen: a whole run of lanes, as far as they reach, and they alone."""
-    out = np.unique(at)
-    if len(out) < size:
-        low, high = int(out[0]), int(out[-1])
-        wide = 1 << (low ^ high).bit_length()
-        if wide < size:
-            yield np.arange(low // wide * wide, low // wide * wide + wide)
-        if high - low + 1 < size:
-            yield np.arange(low, high + 1)
-        if np.count_nonzero(np.diff(out) > 1) < RUNS or len(np.unique(np.diff(out))) == 1:
-            yield out
-
-
-def _missed(axis: int, one: Maximum) -> Bools:
-    """Return the rows or columns with an element that is larger than the maximum."""
-    larger = np.abs(one.values.transformed) > one.got.reshape(-1, 1)
-    return np.asarray(larger.any(axis=1 - axis))
-
-
-def _reached(axis: int, one: Maximum) -> int:
-    """Return the last row or column that certainly is seen: no other holds the maximum; -1 if none is certain."""
-    equal = np.abs(one.values.transformed) == one.got.reshape(-1, 1)
-    if axis == 1:
-        equal = equal[equal.sum(axis=1) == 1]
-    at = np.flatnonzero(equal.any(axis=1 - axis))
-    certain = len(at) == 1 or axis == 1
-    return int(at[-1]) if at.size and certain else -1
-
-
-def _before_end(count: int, index: Index, length: int) -> Bools:
-    return np.asarray(index < length - count)
-
-
-def _whole_groups(size: int, index: Index, length: int) -> Bools:
-    return np.asarray((index < length // size * size) | (length < size))
-
-
-def _before_last_group(size: int, index: Index, length: int) -> Bools:
-    return np.asarray((index < (length - 1) // size * size) | (length <= size))
-
-
-def _not_modulo(size: int, out: Index, index: Index, length: int) -> Bools:
-    return ~np.isin(index % size, out)
-
-
-def _below(first: int, index: Index, length: int) -> Bools:
-    return np.asarray(index < first)
-
-
-def _above(last: int, index: Index, length: int) -> Bools:
-    return np.asarray(index > last)
 
 
 # A factor, or no rule at all
@@ -267,6 +132,23 @@ def _times(by: np.float32, values: Values, keep_nan: bool, by_rows: bool) -> Flo
     return np.asarray(over_tensor(values, keep_nan, by_rows) * by, F)
 
 
+def _kept(kernel: Kernel, found: Sequence[Maximum]) -> Mistake | None:
+    """Return the mistake that a maximum is not reset between calls, or is that of the call before."""
+    other = _other(kernel, found)
+    if other is None or sum(differ(one) for one in found) < LEAST:
+        return None
+    called = sorted(found, key=lambda one: one.call)
+    got, own = (np.array([getattr(one, name)[0] for one in called]) for name in ("got", "right"))
+    calls = np.array([one.call for one in called])
+    if (got[1:] >= got[:-1]).all() and (got >= own).all() and all(got[n] in own[: n + 1] for n in range(len(got))):
+        text = f"amax is the largest of this call and of all calls before: it is not reset between calls{FOLLOWING}"
+        return replace(other, name="amax-kept-between-calls", text=text)
+    after = np.flatnonzero(np.diff(calls) == 1)
+    if len(after) >= LEAST and (got[after + 1] == own[after]).all():
+        return replace(other, name="amax-of-the-call-before", text=f"amax is that of the call before{FOLLOWING}")
+    return None
+
+
 def _other(kernel: Kernel, found: Sequence[Maximum]) -> Mistake | None:
     """Return the candidate's own maxima, each for its tensor; None where equal tensors have unequal ones."""
     if not by_tensor(kernel):
@@ -275,7 +157,7 @@ def _other(kernel: Kernel, found: Sequence[Maximum]) -> Mistake | None:
     for one in found:
         if own.setdefault(_key(one.values), one.got).tobytes() != one.got.tobytes():
             return None
-    got, right = next((float(one.got[0]), float(one.right[0])) for one in found if _differ(one))
+    got, right = next((float(one.got[0]), float(one.right[0])) for one in found if differ(one))
     return known(
         Slot.AMAX,
         "amax-other",

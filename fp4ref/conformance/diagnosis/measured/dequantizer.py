@@ -14,6 +14,7 @@ from fp4ref.conformance.diagnosis.dequantizer_ways import FORMS
 from fp4ref.conformance.diagnosis.dequantizing import Values, Way, made, top
 from fp4ref.conformance.diagnosis.measured.order import GROUPS, Order, groups, reordered, smallest
 from fp4ref.conformance.diagnosis.measured.scales import nicest
+from fp4ref.conformance.diagnosis.measured.swizzles import Swizzle, swizzles
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.mistakes.places import EVERYWHERE, Place
 from fp4ref.conformance.mistakes.record import Slot
@@ -178,6 +179,35 @@ def measured_orders(declared: Declaration, results: Iterable[tuple[Case, Values]
         yield Way(name, Slot.PACKING, f"{text}; the rest stays", partial(_codes_at, stands, axis, False))
         yield Way(name, Slot.PACKING, f"{text}; the rest is filled up", partial(_codes_at, stands, axis, True))
         yield Way(name, Slot.PACKING, f"{text}, with their scales", after=partial(_placed, stands, axis))
+
+
+def swizzled_reads(declared: Declaration, results: Iterable[tuple[Case, Values]]) -> Iterator[Way]:
+    """Yield bytes of data, and scales, that are read at places which depend on the row, if they make the first result.
+
+    results: wrong ones first.
+    """
+    for case, got in results:
+        (rows, columns), form = case.matrix, case.spec.element.format
+        blocks = -(-columns // case.spec.block.columns)
+        for what, one, many, wide, per_byte in (
+            ("codes", "byte", "bytes of data", columns, 8 // form.bits),
+            ("scales", "scale byte", "scale bytes", blocks, 1),
+        ):
+            for swizzle in swizzles(rows, wide, per_byte):
+                text = f"{swizzle.text(one, many, per_byte)}, as they are read"
+                name = f"{what}-swizzled-{swizzle.name}"
+                way = Way(name, Slot.PACKING, text, partial(_turned, swizzle, what))
+                wrong = made((way,), case, declared)
+                if wrong is not None and got.shape == wrong.shape and got.tobytes() == wrong.tobytes():
+                    yield way
+        return
+
+
+def _turned(swizzle: Swizzle, what: str, case: Case, declared: Declaration, q: DirectionData) -> Any:
+    if what == "scales":
+        return q._replace(scales=swizzle(q.scales))
+    form = case.spec.element.format
+    return q._replace(data=packing.pack(swizzle(packing.unpack(q.data, case.matrix[1], form)), form))
 
 
 def _codes_at(stands: Order, axis: int, fill: bool, case: Case, declared: Declaration, q: DirectionData) -> Any:

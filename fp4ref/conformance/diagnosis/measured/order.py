@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.diagnosis.evidence import Part
+from fp4ref.conformance.diagnosis.measured.swizzles import Swizzle, swizzled
 from fp4ref.conformance.mistakes.data_readers import ABSENT, LOW_FIRST, DataReader, unpacked
 from fp4ref.conformance.mistakes.foreign import is_tiled
 from fp4ref.conformance.mistakes.gathered_rows import EXCHANGES, Gather
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide
-from fp4ref.conformance.mistakes.readers import DECLARED, Offsets, Place, ScaleReader, digit_readers, tiles_down
+from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, digit_readers, tiles_down
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.mistakes.said import moved
 from fp4ref.conformance.mistakes.sides import code_side
+from fp4ref.conformance.mistakes.tile_places import Offsets, Place
 from fp4ref.formats import Codes, Format
 from fp4ref.layout import TILED_128X4, Layout
 
@@ -94,6 +96,11 @@ def element_orders(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]]) -> I
                 swap.text("elements", "column" if axis else "row"),
                 partial(_gathered, swap, axis),
             )
+    per_byte = 8 // kernel.codec.format.bits  # of 6-bit codes single ones
+    swizzle = swizzled(seen, per_byte)
+    if swizzle is not None:
+        text = swizzle.text("byte", "bytes of data", per_byte)
+        yield DataReader(f"data-swizzled-{swizzle.name}", Slot.PACKING, text, partial(_unswizzled, swizzle))
 
 
 def groups(codes: Iterable[Any], size: int, axis: int) -> Any:
@@ -120,6 +127,11 @@ def _gathered(swap: Gather, axis: int, data: Codes, shape: tuple[int, int], form
         return None
     rows = (codes.T if axis else codes).astype(np.uint16)
     return swap(rows).T if axis else swap(rows)
+
+
+def _unswizzled(swizzle: Swizzle, data: Codes, shape: tuple[int, int], form: Format) -> Any:
+    codes = unpacked(data, shape, form)
+    return None if codes is None else swizzle.undone(codes)
 
 
 def _reordered(order: Order, axis: int, fill: bool, data: Codes, shape: tuple[int, int], form: Format) -> Any:
@@ -168,6 +180,11 @@ def _exchanges(declared: Layout, sides: Sequence[tuple[Part, ScaleSide]]) -> Ite
         got = part.item.scales(DECLARED)
         if got is not None and got.shape == side.scales.shape:
             seen.append((got, side.scales))
+    swizzle = swizzled(seen)
+    if swizzle is not None:
+        text = swizzle.text("scale byte", "scale bytes")
+        place = partial(_at_swizzled, swizzle, declared)
+        yield ScaleReader(f"layout-swizzled-{swizzle.name}", Slot.LAYOUT, text, place)
     for axis, what in ((0, "rows of scale bytes"), (1, "scale bytes along a row")):
         order = order_along(axis, seen)
         if order is not None:
@@ -185,6 +202,10 @@ def _exchanges(declared: Layout, sides: Sequence[tuple[Part, ScaleSide]]) -> Ite
                 swap.text("scale bytes", "block" if axis else "row"),
                 partial(_swapped, declared, swap, axis),
             )
+
+
+def _at_swizzled(swizzle: Swizzle, form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    return np.asarray(form.offset(row, swizzle.undone.source(block, row, blocks), blocks, rows))
 
 
 def _in_groups(order: Order, axis: int, what: str) -> Iterator[DataReader]:
