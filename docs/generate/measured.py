@@ -33,6 +33,7 @@ class Kind(StrEnum):
     CALLS = "Calls from Python"
     GROUPED = "Grouped modules"
     MODULES = "Modules"
+    CHECKPOINTS = "Checkpoints"
     OTHER = "Other measurements"
 
 
@@ -49,7 +50,8 @@ class Result(NamedTuple):
     def run(self) -> str:
         """The device and the size of the run in words; its file's name where the file does not tell."""
         told = [self.facts[fact].split(", one thread")[0] for fact in ("device", "size") if fact in self.facts]
-        return ", ".join(told) or self.name.replace("_", " ")
+        told += [f"{self.facts[fact]} MB" for fact in ("megabytes",) if fact in self.facts]
+        return ", ".join(told) or self.name.removeprefix(f"{self.kind.lower()}_").replace("_", " ")
 
 
 class Pair(NamedTuple):
@@ -86,7 +88,13 @@ def bandwidth(copied: float | dict[str, float]) -> str:
 def kind_of(rows: list[Row]) -> Kind:
     """Return the kind that the columns of the rows tell."""
     columns = {column for row in rows for column in row}
-    for column, kind in (("of_copy_bandwidth", Kind.KERNELS), ("host_us", Kind.CALLS), ("groups", Kind.GROUPED)):
+    telling = {
+        "of_copy_bandwidth": Kind.KERNELS,
+        "host_us": Kind.CALLS,
+        "groups": Kind.GROUPED,
+        "processor": Kind.CHECKPOINTS,
+    }
+    for column, kind in telling.items():
         if column in columns:
             return kind
     return Kind.MODULES if {"case", "ratio", "seconds"} <= columns and rows[0]["case"] == "torch" else Kind.OTHER
@@ -170,6 +178,10 @@ def sentences(result: Result) -> Iterator[str]:
         own = [row for row in result.rows if name_of(row) not in BASES and not is_peer(name_of(row))]
         low, high = (pick(row["clones"] for row in own) for pick in (min, max))
         yield f"A call takes the host {low:.1f} to {high:.1f} times as long as a clone of the same tensor."
+    elif result.kind is Kind.CHECKPOINTS:
+        whole = [row for row in result.rows if not name_of(row).endswith((", start", " workers"))]
+        times = ", ".join(f"`{name_of(row)}` {row['processor']:.2f} s" for row in whole)
+        yield f"Processor time: {times}."
     elif result.kind in (Kind.GROUPED, Kind.MODULES):
         base = result.rows[0]["case"]
         ratios: dict[str, list[float]] = {}

@@ -50,9 +50,9 @@ def _rows(request: Request, found: ScaleMap, place: ElementPlace | None) -> tupl
     if request.window:
         down, across = clipped(f"diagram {found.layout.name}", request.window, (rows, columns), MOST)
         return list(range(*down)), list(range(*across))
-    across = COLUMNS if COLUMNS * (len(str(found.size)) + 4) <= WIDTH else COLUMNS // 2
-    first = max(min(place.scale[1] // 4 * 4, columns - across), 0) if place else 0
-    return sorted(found.sampled_rows(place, 12)), list(range(first, min(first + across, columns)))
+    shown = COLUMNS if COLUMNS * (len(str(found.size)) + 4) <= WIDTH else COLUMNS // 2
+    first = max(min(place.scale[1] // 4 * 4, columns - shown), 0) if place else 0
+    return sorted(found.sampled_rows(place, 12)), list(range(first, min(first + shown, columns)))
 
 
 def _table(found: ScaleMap, chosen: tuple[list[int], list[int]], place: ElementPlace | None) -> list[str]:
