@@ -750,3 +750,14 @@ def test_norms_follow_torch_autocast(kind: Any, dtype: Any) -> None:
     y.sum().backward()
     assert torch.equal(y, module(x).to(dtype))
     assert x.grad.dtype is module.weight.grad.dtype is torch.float32
+
+
+@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
+def test_norms_leave_the_meta_device_when_they_are_reset(kind):
+    module = kind(64, device="meta", sequence_parallel=True, zero_centered_gamma=True)
+    assert {parameter.device.type for parameter in module.parameters()} == {"meta"}
+    module.reset_parameters()
+    other = kind(64, zero_centered_gamma=True)
+    for (name, parameter), expected in zip(module.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(parameter, expected), name
+        assert parameter.sequence_parallel is True

@@ -168,6 +168,12 @@ def test_copies_and_views_keep_bytes(kind):
     assert torch.equal(view.dequantize(), tensor.dequantize().view(2, 32, 96))
     assert torch.equal(view.reshape(-1, 96).dequantize(), tensor.dequantize())
     assert same(tensor.contiguous(), tensor)
+    empty = torch.empty_like(tensor)
+    assert (type(empty), empty.shape, empty.dtype) == (type(tensor), tensor.shape, tensor.dtype)
+    assert [buffer.shape for buffer in empty.buffers()] == [buffer.shape for buffer in tensor.buffers()]
+    assert empty.copy_(tensor) is empty
+    assert same(empty, tensor)
+    assert type(torch.empty_like(tensor, dtype=torch.float32)) is torch.Tensor
 
 
 @pytest.mark.rule("TEL-26")

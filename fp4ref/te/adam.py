@@ -75,7 +75,7 @@ class FusedAdam(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None, grad_scaler: Any = None) -> Any:
         """Update every parameter that has a gradient; return the closure's loss.
 
-        grad_scaler: gradients are divided by its scale; if one of them is not finite, nothing is updated.
+        grad_scaler: gradients are divided by its scale, in place; if one of them is not finite, nothing is updated.
 
         Errors: NotSupportedError for a gradient scaler without capturable, SettingError for a quantized parameter
         without master weights, unless it has one scale that its quantizer keeps.
@@ -171,8 +171,12 @@ class FusedAdam(torch.optim.Optimizer):
         values = self.get_unscaled_state(parameter, STATES[2]) if self.master_weights else _float32(parameter)
         if remainders:
             values = _joined(parameter, values)
-        grad = _float32(getattr(parameter, self._gradient))
-        _adam(values, grad if factor is None else grad * factor, first, second, group, self.adam_w_mode)
+        given = getattr(parameter, self._gradient)
+        grad = _float32(given)
+        if factor is not None:
+            grad = grad * factor
+            given.copy_(grad)
+        _adam(values, grad, first, second, group, self.adam_w_mode)
         for name, state in zip(STATES, (first, second), strict=False):
             if self.kinds[name] is not WIDE:
                 self.set_scaled_state(parameter, name, state)

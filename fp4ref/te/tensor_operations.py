@@ -43,6 +43,14 @@ def _clone(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tensor.rebuilt(tensor.with_buffers(torch.clone))
 
 
+@handles(aten.empty_like.default)
+def _empty_like(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if kwargs.get("dtype") not in (None, tensor._dtype):
+        return NotImplemented
+    device = kwargs.get("device")
+    return tensor.rebuilt(tensor.with_buffers(lambda buffer: torch.empty_like(buffer, device=device)))
+
+
 @handles(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 def _view(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tensor.viewed(_resolve(args[1], tensor.numel()))

@@ -38,7 +38,7 @@ _attention_backends: dict[str, Any] = {
 
 @dataclass
 class AttentionParams:
-    """What a script asks for when it looks for kernels: the arguments of `DotProductAttention` and of its tensors."""
+    """The call that a script looks for kernels for: the arguments of `DotProductAttention` and of its tensors."""
 
     qkv_type: type = torch.Tensor
     qkv_dtype: torch.dtype = torch.bfloat16
@@ -98,7 +98,7 @@ def get_attention_backend(
 
 
 class FlashAttentionUtils(metaclass=Absent):
-    """The packages of flash attention that are used here: none. What else is asked of them raises by name."""
+    """The packages of flash attention that are used here: none. Other attributes raise by name."""
 
     path = "transformer_engine.pytorch.attention.dot_product_attention.utils.FlashAttentionUtils"
     is_installed = v3_is_installed = v4_is_installed = use_v3 = use_v4 = False

@@ -97,4 +97,5 @@ def distances(slopes: Tensor, queries: int, keys: int, shift: Any) -> Tensor:
     """
     place = torch.arange(keys, device=slopes.device).view(1, 1, 1, keys)
     diagonal = torch.arange(queries, device=slopes.device).view(1, 1, queries, 1) + shift
-    return -slopes.view(-1, slopes.shape[-1], 1, 1).float() * (place - diagonal).abs()
+    bias: Tensor = -slopes.view(-1, slopes.shape[-1], 1, 1).float() * (place - diagonal).abs()
+    return bias

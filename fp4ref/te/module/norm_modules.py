@@ -34,12 +34,20 @@ class _Norm(torch.nn.Module):
         options: dict[str, Any] = {"dtype": params_dtype or torch.get_default_dtype(), "device": default_device(device)}
         self.weight = torch.nn.Parameter(torch.empty(shape, **options))
         self.bias = torch.nn.Parameter(torch.empty(shape, **options)) if with_bias else None
-        self.reset_parameters()
+        self._fill()
         for parameter in self.parameters():
             parameter.sequence_parallel = sequence_parallel  # type: ignore[attr-defined]
 
     def reset_parameters(self) -> None:
-        """Set the factor to one and the bias to zero."""
+        """Set the factor to one and the bias to zero, moving them off the meta device."""
+        for name, parameter in list(self.named_parameters(recurse=False)):
+            if parameter.device.type == "meta":
+                made = torch.nn.Parameter(torch.empty_like(parameter, device=default_device(None)))
+                vars(made).update(vars(parameter))
+                setattr(self, name, made)
+        self._fill()
+
+    def _fill(self) -> None:
         with torch.no_grad():
             self.weight.fill_(0.0 if self.zero_centered_gamma else 1.0)
             if self.bias is not None:
