@@ -12,6 +12,7 @@ import pytest
 from fp4ref import four_over_six, rules
 from fp4ref.proof import addition_trees, blocks, concerned, six_bit_calls, special_blocks
 from fp4ref.proof.catalogue import claims
+from fp4ref.proof.product_sums import LARGE
 from tests.test_proof_places_mistakes import decided, planted_places
 
 __all__ = ["planted_places"]  # a fixture
@@ -73,6 +74,9 @@ NATIVE_PARTS = {  # claim: file of the cpu backend or of the header, text, its r
         "for (int start = CHUNK - LENGTH; start >= 0; start -= LENGTH)",
     ),
     **{f"gemm-order-{spec}/cpu": BLOCKS_BACK for spec in blocks.PIPELINES if spec != "nvfp4"},
+    **{f"gemm-spreads-{spec}/cpu": ("csrc/wide.h", "i < top - 2; ++i) low", "i < top - 3; ++i) low") for spec in LARGE},
+    "small-inputs/cpu": ("bits.h", "magnitude_bits(x) < 0x800000u", "magnitude_bits(x) <= 0x800000u"),
+    "gemm-long-mx/cpu": ("csrc/wide.h", "(size)(low >> 64) +", "(size)(low >> 65) +"),
     "gemm-ties/cpu": (
         "csrc/gemm.h",
         "(float)tile->sums[i][j] * 0x1p-20f",
@@ -194,6 +198,15 @@ PYTHON_PARTS = {  # claim: module, function, texts and their replacements
     ),
     "gemm-ties/golden": ("fp4ref.model.integers", "rounded", "((1 << cut) - 1)) != 0", "((1 << cut) - 1)) > 1"),
     "gemm-ties/torch": ("fp4ref_torch.gemm", "exact_sums", "CHUNK", "(2 * CHUNK)"),
+    **{f"gemm-spreads-{spec}/golden": ("fp4ref.model.gemm", "_aligned", "> 62", "> 64") for spec in LARGE},
+    **{
+        f"gemm-spreads-{spec}/torch": ("fp4ref_torch.wide_sums", "_rounded", "top - (KEPT - 1)", "top - KEPT")
+        for spec in LARGE
+    },
+    "gemm-long-mx/golden": ("fp4ref.model.gemm", "_fits", "a.shape[1] * ", ""),
+    "gemm-long-mx/torch": ("fp4ref_torch.wide_sums", "_digits", "+ 1 + SPARE", "+ 2"),
+    "small-inputs/golden": ("fp4ref.model.quantize", "inputs", "< np.finfo", "<= np.finfo"),
+    "small-inputs/torch": ("fp4ref_torch.quantize", "_inputs", "< exact.SMALLEST_NORMAL", "<= exact.SMALLEST_NORMAL"),
     "product-alpha/golden": (
         "fp4ref.model.epilogue",
         "total_alpha",

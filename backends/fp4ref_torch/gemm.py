@@ -38,7 +38,7 @@ def exact_sums(a: Operand, b: Operand) -> Tensor:
     CHUNK elements are below 2^53, so float64 holds every partial sum in every order; int64 adds up the chunks while
     K <= SMALL_K. All others take a wide accumulator.
 
-    Rules: GEM-2, GEM-3. Certificates: gemm-longest, gemm-pairs-*, gemm-ties, gemm-spreads-*,
+    Rules: GEM-2, GEM-3. Certificates: gemm-longest, gemm-pairs-*, gemm-ties, gemm-spreads-*, gemm-long-mx,
     special-operands.
     """
     if not (_is_small(a, b) and a.shape[1] <= SMALL_K):

@@ -98,7 +98,10 @@ def _piece(
 
 
 def _inputs(matrix: Tensor, spec: Spec, direction: str) -> Tensor:
-    """Return the input as float32, transformed, with subnormals flushed if asked. Rules: HAD-4, NUM-3, NUM-5."""
+    """Return the input as float32, transformed, with subnormals flushed if asked.
+
+    Rules: HAD-4, NUM-3, NUM-5. Certificates: small-inputs.
+    """
     values = exact.widened(matrix)
     if spec.hadamard and direction == "column":
         values = hadamard.transform(values, spec.hadamard.signs)

@@ -24,7 +24,7 @@ def exact(a: Operand, b: Operand) -> Floats:
     NVFP4 (|A| <= 12 * 229376) up to K = 1,217,394. Elsewhere Python's integers add up the blocks.
 
     Rules: GEM-1, GEM-2, GEM-3. Certificates: gemm-limit, gemm-longest, gemm-pairs-*, gemm-ties, gemm-spreads-*,
-    special-operands.
+    gemm-long-mx, special-operands.
     """
     return _by_tiles(a, b, _exact)
 

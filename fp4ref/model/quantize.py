@@ -73,7 +73,10 @@ def global_amax(x: NDArray[Any], spec: Spec, direction: Direction = "row") -> Fl
 
 
 def inputs(matrix: Matrix, tile: tuple[slice, slice], spec: Spec, direction: Direction) -> Floats:
-    """Return a tile as the quantizer sees it: float32, transformed, subnormals flushed. Rules: HAD-4, NUM-1, NUM-5."""
+    """Return a tile as the quantizer sees it: float32, transformed, subnormals flushed.
+
+    Rules: HAD-4, NUM-1, NUM-5. Certificates: small-inputs.
+    """
     values = widen(matrix[tile])
     if spec.hadamard and direction == "column":
         values = hadamard.transform(values, spec.hadamard.signs)

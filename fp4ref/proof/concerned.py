@@ -34,6 +34,9 @@ REASONS = (
     WithoutCertificate(ClaimSubject.GOLDEN, ("E8M0-5",), "power-of-two/formula is about the function that cites it"),
     WithoutCertificate(ClaimSubject.HEADER, ("FOS-7",), "such a specification is refused before it is lowered"),
     WithoutCertificate(ClaimSubject.HEADER, ("GLB-5",), "only the setting is there; row-scaled/cpu is about the loops"),
+    WithoutCertificate(
+        ClaimSubject.HEADER, ("NUM-5",), "a type is there; small-inputs/cpu is about calls that read it"
+    ),
     WithoutCertificate(ClaimSubject.CPU, ("GEM-11",), "NumPy's library multiplies what dequantize-*/cpu is about"),
 )
 

@@ -33,6 +33,8 @@ LONG = (
 )  # equal elements whose sum 53 bits do not hold, and their value
 DIFFERENCES = (-1, 0, 1)  # of a sum from a tie, in steps
 CENTRE, LARGEST_BYTE = 127, 254  # of E8M0: the byte of 1, and the last one of a number
+LARGEST_E4M3, WIDTH, LONG_BLOCKS = 0x7E, 32, 2043  # the code of 448; elements of a block, and blocks of a long row
+DISTANCES = range(26)  # past two windows of integers
 WAYS = ("left", "right", "both")  # the operands whose scales are apart
 SPREADS = (*range(96), *range(96, LARGEST_BYTE - ABSORBS, 7))  # binades of the smallest element below 1
 LARGE = {"mxfp4": (0x6, 2), "mxfp8-e4m3": (0x78, 8)}  # the code of the largest power of two, and its exponent
@@ -158,6 +160,25 @@ def spread(spec: str, subject: ClaimSubject, tell: Tell) -> Replayed:
     return Replayed(count)
 
 
+def long_sums(subject: ClaimSubject, tell: Tell) -> Replayed:
+    """Add the largest squares of MXFP8 in long rows, and one square that is smaller by each distance."""
+    codes = np.full((1, (LONG_BLOCKS + 1) * WIDTH), LARGEST_E4M3, np.uint8)
+    codes[0, -WIDTH:] = 0
+    codes[0, -1] = ONE["mxfp8-e4m3"]
+    for below in DISTANCES:
+        scales = np.full((1, LONG_BLOCKS + 1), CENTRE, np.uint8)
+        scales[0, -1] = CENTRE - below
+        q = _operand("mxfp8-e4m3", codes, scales)
+        exact = ((LONG_BLOCKS * WIDTH * 448**2) << 2 * below) + 1
+        want = F(_rounded(exact) / (1 << 2 * below))
+        got = np.asarray(multiply.gemm(q, q, backend=BACKENDS[subject]))[0, 0]
+        tell((below + 1) / len(DISTANCES))
+        if got != want:
+            said = f"{LONG_BLOCKS * WIDTH} squares of 448 and that of 2^-{below}"
+            return Replayed(below + 1, f"{said}: {got!s}, needs {want!s}")
+    return Replayed(len(DISTANCES))
+
+
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims about sums."""
     for subject in BACKENDS:
@@ -177,6 +198,20 @@ def claims() -> Iterator[ProofClaim]:
                 "determines it; more blocks go on in the same loop",
                 needs=needs,
             )
+        yield ProofClaim(
+            name=f"gemm-long-mx/{subject}",
+            rules=("GEM-2",),
+            method=Method.ARGUMENT,
+            subject=subject,
+            statement="A long sum of MXFP8 is rounded once, whatever the distance of its smallest product is.",
+            domain=f"sums of {LONG_BLOCKS * WIDTH:,} largest squares, and one {2 * DISTANCES[-1]} binades below",
+            size=len(DISTANCES),
+            decide=partial(long_sums, subject),
+            covers=(*CODE[subject], *_lowered("mxfp8-e4m3", subject)),
+            reduction="equal products of one sign make the largest partial sums, and the smallest element decides in "
+            "which window or digit they stand",
+            needs=needs,
+        )
         for spec in LARGE:
             yield ProofClaim(
                 name=f"gemm-spreads-{spec}/{subject}",

@@ -98,7 +98,9 @@ template <class S, class In, class Out> struct Values {
         const bool direct = width == WIDTH || (pieces.fill_strips() && rows == pieces.count);
         const float A = S::global == Global::none ? 0.0f : job.amax[S::global == Global::row ? row : 0];
         alignas(64) byte bytes[BLOCKS] = {}, padded[WIDTH * BITS / 8];
-        for (int p = 0; p < rows; ++p) ScaleRow::of(job.scales, job.map, row + p).read(column / B, bytes + p * blocks, blocks);
+        if (pieces.count > 1 && job.map.is_flat(blocks)) __builtin_memcpy(bytes, job.scales + job.map.row(row), (unsigned)(rows * blocks));
+        else
+            for (int p = 0; p < rows; ++p) ScaleRow::of(job.scales, job.map, row + p).read(column / B, bytes + p * blocks, blocks);
         alignas(64) float decoded[BLOCKS];
         for (int b = 0; b < BLOCKS; ++b) decoded[b] = decoded_scale<S, In>(bytes[b], A);
         bool numbers = only_numbers && is_finite(A);
@@ -107,7 +109,7 @@ template <class S, class In, class Out> struct Values {
         if (!direct) {
             __builtin_memset(padded, 0, sizeof padded);
             for (int p = 0; p < rows; ++p)
-                __builtin_memcpy(padded + p * pieces.pitch * BITS / 8, data + p * pitch, (unsigned)(width * BITS + 7) / 8);
+                copy_row(padded + p * pieces.pitch * BITS / 8, data + p * pitch, (width * BITS + 7) / 8);
             data = padded;
         }
         word* const out = (word*)job.out + row * job.columns + column;
@@ -117,7 +119,7 @@ template <class S, class In, class Out> struct Values {
         numbers ? values<true>(data, decoded, A, to) : values<false>(data, decoded, A, to);
         if (past) stream(out, all, sizeof(all));
         else if (!direct)
-            for (int p = 0; p < rows; ++p) __builtin_memcpy(out + p * job.columns, all + p * pieces.pitch, sizeof(word) * (unsigned)width);
+            for (int p = 0; p < rows; ++p) copy_row(out + p * job.columns, all + p * pieces.pitch, (size)sizeof(word) * width);
     }
 
     static void dequantize(DequantizeJob& job)

@@ -53,7 +53,7 @@ template <class A, class B> struct Finish {
 // E2M1 elements with E4M3 scales. Exact: operands are integers up to 12 * 229376 in doubles, and a chunk's sums stay
 // below 2^53, so every order of additions is exact; 64-bit integers add up the chunks while K <= 1217394. Blockwise: in
 // floats, a block's sums are exact, being multiples of its scales' product with 20 significant bits. Rules: GEM-2, GEM-4.
-// Certificates: gemm-limit, gemm-contributions, gemm-longest, gemm-pairs-*, gemm-order-*, gemm-ties, gemm-spreads-*,
+// Certificates: gemm-limit, gemm-contributions, gemm-longest, gemm-pairs-*, gemm-order-*, gemm-ties, gemm-spreads-*, gemm-long-mx,
 // special-operands.
 template <class A, class B, bool Exact> struct Small {
     using value = choose<Exact, double, float>;

@@ -111,6 +111,8 @@ struct Map {
     size run, base;
 
     bool is_sum() const { return !turned && !table; }
+    // Whether rows of so many columns follow each other without a gap.
+    bool is_flat(size of_columns) const { return is_sum() && count == 1 && step == 4 && digits[0].stride == of_columns; }
     size row(size index) const
     {
         size offset = first;
@@ -206,6 +208,21 @@ struct ScaleRow : SumRow {
             SumRow::read(column, to, count);
     }
 };
+
+// A row of a narrow matrix, where a call of memcpy would cost more than the rest.
+inline void copy_row(void* to, const void* from, size bytes)
+{
+    switch (bytes) {
+    case 1: __builtin_memcpy(to, from, 1); return;
+    case 2: __builtin_memcpy(to, from, 2); return;
+    case 4: __builtin_memcpy(to, from, 4); return;
+    case 8: __builtin_memcpy(to, from, 8); return;
+    case 16: __builtin_memcpy(to, from, 16); return;
+    case 32: __builtin_memcpy(to, from, 32); return;
+    case 64: __builtin_memcpy(to, from, 64); return;
+    default: __builtin_memcpy(to, from, (unsigned long)bytes);
+    }
+}
 
 // Results of at least this many bytes go past the caches, which they would only sweep.
 constexpr size STREAMED = 4 << 20;

@@ -207,6 +207,8 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
         numerics.choose(x, largest, nan, A, count * blocks, scales);
         alignas(64) byte bytes[BLOCKS], all[WIDTH * BITS / 8], drawn[WIDTH];
         for (int b = 0; b < BLOCKS; ++b) bytes[b] = (byte)scales.byte[b];
+        const bool flat = R == 1 && count > 1 && job.map.is_flat(blocks);
+        if (flat) __builtin_memcpy(job.scales + job.map.row(row), bytes, (unsigned long)(bottom - row < count ? bottom - row : count) * (unsigned)blocks);
         for (int r = 0; r < R && row + r < bottom; ++r) {
             byte* const out = job.data + (row + r) * pitch + column * BITS / 8;
             const byte* random = job.random ? job.random + (row + r) * in.columns + column : nullptr;
@@ -224,9 +226,9 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
                 if (!direct) {
                     const int used = width * BITS % 8;  // bits of the last byte; the others are spare (PACK-2, PACK-5)
                     if (used) from[width * BITS / 8] &= (byte)((1 << used) - 1);
-                    __builtin_memcpy(out + p * R * pitch, from, (unsigned)(width * BITS + 7) / 8);
+                    copy_row(out + p * R * pitch, from, (width * BITS + 7) / 8);
                 }
-                ScaleRow::of(job.scales, job.map, row + p * R + r).write(column / B, bytes + p * blocks, blocks);
+                if (!flat) ScaleRow::of(job.scales, job.map, row + p * R + r).write(column / B, bytes + p * blocks, blocks);
             }
         }
     }
@@ -270,7 +272,7 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
                 __builtin_memset(words, 0, sizeof words);
                 for (int p = 0; p < pieces.count; ++p)
                     for (int r = 0; r < R && row + p * R + r < bottom; ++r)
-                        __builtin_memcpy(words[r] + p * pieces.pitch, rows.at(row + p * R + r), sizeof(word) * (unsigned)pieces.width);
+                        copy_row(words[r] + p * pieces.pitch, rows.at(row + p * R + r), (size)sizeof(word) * pieces.width);
             }
             strip(job, numerics, x, row, bottom, 0, pieces.width, pieces);
         }
@@ -323,7 +325,9 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
     // Maxima over a unit, tensor or row. Rules: GLB-1, GLB-5.
     static void amax(AmaxJob& job, bool by_row, bool keeps_nan, Transform transform)
     {
-        const Input& in = job.input;
+        Input in = job.input;
+        if (!by_row && !transform && in.along.unit() && !in.down.offsets && in.down.stride == in.columns)
+            in.columns *= in.rows, in.rows = in.rows > 0;  // one long row
         const bool straight = in.along.unit() && !transform;
         const int lines = straight ? ROWS : LINES;
         const Units units(&job.next, in.rows, in.columns, lines, SPAN);
