@@ -69,7 +69,7 @@ int main()
 """
 
 
-@pytest.mark.rule("E2M1-3", "E2M1-4", "BLK-4", "BLK-5")
+@pytest.mark.rule("E2M1-3", "E2M1-4", "E2M1-6", "BLK-4", "BLK-5")
 def test_thresholds_are_the_codec(tmp_path):
     import fp4ref_numerics
 

@@ -67,7 +67,7 @@ class FusedAdam(torch.optim.Optimizer):
         self.adam_w_mode, self.master_weights, self.capturable = adam_w_mode, master_weights, capturable
         self.store_param_remainders = store_param_remainders and master_weights and master_weight_dtype is WIDE
         self._step_supports_amp_scaling = capturable  # torch's gradient scaler then hands itself to `step`
-        self._scales: dict[Any, dict[str, Any]] = {}  # a tensor of one element, of types that have a scale beside
+        self._scales: dict[Any, dict[str, Tensor]] = {}
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults | {"bias_correction": bias_correction})
 
@@ -128,7 +128,7 @@ class FusedAdam(torch.optim.Optimizer):
             unscaled_state = unscaled_state.to(WIDE)
         scale = kept.scale_of(unscaled_state)
         self.state[param][state_name] = kept.keep(unscaled_state, scale)
-        if kept.kept_beside:
+        if kept.kept_beside and scale is not None:
             self._scales.setdefault(param, {})[state_name] = scale
 
     def initialize_state(self, param: Any, store_param_remainders: bool = False) -> None:

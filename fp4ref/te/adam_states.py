@@ -68,7 +68,7 @@ def state_type(option: str, given: Any, master: bool) -> StateType:
 
 
 def _unfit(kind: torch.dtype, master: bool) -> str:
-    """Return what a state needs that a type of torch does not have; empty if it has everything."""
+    """Return the reason why a type of torch cannot hold a state, as what it lacks; empty if it can."""
     try:
         limits = torch.finfo(kind)
         signed, finer = limits.min < 0, limits.eps < torch.finfo(torch.bfloat16).eps

@@ -112,23 +112,25 @@ def of_kernel(report: KernelReport) -> View:
     failing = worst(report.spec, report.rules, len(report.failing), report.diagnosis)
     exhibits = _shown(_kernel_exhibits(report), errors)
     return View(
-        f"{report.subject} under {report.spec.name}",
-        report.ok,
-        report.headline,
-        _diagnosis(report.diagnosis),
-        (report.subject,),
-        {rule: {report.subject: cell} for rule, cell in report.rules.items()},
-        families,
-        tuple((kind.value, report.findings[kind], case, found.text) for kind, (case, found) in report.first.items()),
-        traces(report.first.values()),
-        report.skipped,
-        exhibits,
-        tuple((j.case.id, item) for j in report.failures for item in j.mismatches),
-        tuple(tests),
-        tuple(errors),
-        report.coverage,
-        tuple(broken(report.diagnosis, report.spec, failing)),
-        tuple(failing),
+        title=f"{report.subject} under {report.spec.name}",
+        ok=report.ok,
+        headline=report.headline,
+        diagnosis=_diagnosis(report.diagnosis),
+        subjects=(report.subject,),
+        rules={rule: {report.subject: cell} for rule, cell in report.rules.items()},
+        families=families,
+        findings=tuple(
+            (kind.value, report.findings[kind], case, found.text) for kind, (case, found) in report.first.items()
+        ),
+        traces=traces(report.first.values()),
+        skipped=report.skipped,
+        exhibits=exhibits,
+        others=tuple((j.case.id, item) for j in report.failures for item in j.mismatches),
+        tests=tuple(tests),
+        errors=tuple(errors),
+        coverage=report.coverage,
+        broken=tuple(broken(report.diagnosis, report.spec, failing)),
+        failing=tuple(failing),
     )
 
 
@@ -165,16 +167,16 @@ def _kernel_exhibits(report: KernelReport) -> Iterator[ShownDirection]:
             continue
         returned = "amax" in report.declaration.outputs
         yield ShownDirection(
-            case.id,
-            case.x,
-            case.spec,
-            case.direction,
-            report.declaration.scale_layout,
-            got if returned else got._replace(amax=None),
-            golden(case),
-            compared,
-            case.amax,
-            case.random_bits,
+            name=case.id,
+            x=case.x,
+            spec=case.spec,
+            direction=case.direction,
+            scale_layout=report.declaration.scale_layout,
+            got=got if returned else got._replace(amax=None),
+            expected=golden(case),
+            compared=compared,
+            amax=case.amax,
+            random_bits=case.random_bits,
         )
 
 
@@ -225,7 +227,18 @@ def _dump_exhibits(report: DumpReport, request: DumpRequest) -> Iterator[ShownDi
             wanted = expected(dump, direction, q.spec, amax)
             bits = getattr(dump.random_bits, direction)
             name = dump.name or "tensor"
-            yield ShownDirection(name, dump.x, q.spec, direction, q.scale_layout, got, wanted, found, amax, bits)
+            yield ShownDirection(
+                name=name,
+                x=dump.x,
+                spec=q.spec,
+                direction=direction,
+                scale_layout=q.scale_layout,
+                got=got,
+                expected=wanted,
+                compared=found,
+                amax=amax,
+                random_bits=bits,
+            )
 
 
 def of_error(title: str, reason: str) -> View:
