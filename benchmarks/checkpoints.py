@@ -118,7 +118,7 @@ def write_model(folder: Path, megabytes: int, shape: tuple[int, int] = (ROWS, CO
     folder.mkdir()
     values = (rng.standard_normal(shape, np.float32) * np.float32(0.02)).astype(ml_dtypes.bfloat16)
     count = max(megabytes * MIB // values.nbytes, 2)
-    index = {}
+    index: dict[str, str] = {}
     names = [f"model.layers.{number}.mlp.down_proj.weight" for number in range(count)]
     for begin in range(0, count, TOGETHER):
         part = names[begin : begin + TOGETHER]
