@@ -2,8 +2,10 @@
 
 Each command runs in a process of its own, from the page cache; its processor time and its largest resident memory are
 those of that process and its children. Commands alternate with `cat`, A B A B, and the medians give the ratios.
-`quantize` and `lint` are also compared with the cpu backend alone, which reads the same matrices, and writes nothing or
-its bytes to a file: by processor time, each without its start, which is measured on a checkpoint of two small matrices.
+`quantize` and `lint` are also compared with the cpu backend alone: by processor time, each without its start, which is
+measured on a checkpoint of two small matrices, and each with the same number of threads, FP4REF_NUM_THREADS. "To
+memory", the backend reads the same matrices and writes nothing. "Page cache to page cache", it gets them from mapped
+files and writes its bytes to files; this is the measure of `quantize`. TMPDIR=/dev/shm leaves the disk out.
 Modules are compiled once, as those of an installed package are. Where llm-compressor or modelopt is installed, its
 conversion of the same files is measured too. Rates count the bytes of the checkpoint that is read.
 """
@@ -34,6 +36,7 @@ from fp4ref.files import write_tensors
 
 MIB = 1 << 20
 ROWS, COLUMNS = 4096, 4096
+TOGETHER = 4  # matrices of a shard
 PEERS = {  # by name: the package, and a script that converts the directory of its first argument into its second
     "llm-compressor, model_free_ptq": (
         "llmcompressor",
@@ -61,8 +64,9 @@ for path in sorted(Path(sys.argv[1]).glob("*.safetensors")):
     ),
 }
 INSTALLED = {"llmcompressor": "llmcompressor", "modelopt": "nvidia-modelopt", "torch": "torch", "numpy": "numpy"}
-ALL, WRITTEN = "cpu backend alone", "cpu backend alone, to a file"
-COMPARED = ("quantize", "lint", ALL, WRITTEN, *PEERS)
+TWICE = ", 2 workers"
+ALL, MAPPED = "cpu backend alone, to memory", "cpu backend alone, page cache to page cache"
+COMPARED = ("quantize", "lint", ALL, MAPPED, *PEERS)
 ALONE = """
 import sys, fp4ref
 from fp4ref.files import open_tensors
@@ -72,16 +76,20 @@ for path in sorted(Path(sys.argv[1]).glob("*.safetensors")):
         for name in file.names:
             fp4ref.quantize(file.read(name), "modelopt.nvfp4", backend="cpu")
 """
-ALONE_TO_A_FILE = """
-import sys, fp4ref
-from fp4ref.files import open_tensors
+ALONE_MAPPED = """
+import json, struct, sys, fp4ref, ml_dtypes, numpy as np
 from pathlib import Path
 for number, path in enumerate(sorted(Path(sys.argv[1]).glob("*.safetensors"))):
-    with open_tensors(path) as file, open(f"{sys.argv[2]}-{number}", "wb", buffering=0) as out:
-        for name in file.names:
-            row = fp4ref.quantize(file.read(name), "modelopt.nvfp4", backend="cpu").row
-            out.write(row.data.data)
-            out.write(row.scales.data)
+    with path.open("rb") as file, open(f"{sys.argv[2]}-{number}", "wb", buffering=0) as out:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header, mapped = json.loads(file.read(length)), np.memmap(file, np.uint8, "r")
+        for name, entry in header.items():
+            if name != "__metadata__":
+                begin, end = (8 + length + place for place in entry["data_offsets"])
+                values = mapped[begin:end].view(ml_dtypes.bfloat16).reshape(entry["shape"])
+                row = fp4ref.quantize(values, "modelopt.nvfp4", backend="cpu").row
+                out.write(row.data.data)
+                out.write(row.scales.data)
 """
 
 
@@ -110,13 +118,16 @@ def write_model(folder: Path, megabytes: int, shape: tuple[int, int] = (ROWS, CO
     folder.mkdir()
     values = (rng.standard_normal(shape, np.float32) * np.float32(0.02)).astype(ml_dtypes.bfloat16)
     count = max(megabytes * MIB // values.nbytes, 2)
-    index = {}
-    for number in range(count):
-        name = f"model.layers.{number}.mlp.down_proj.weight"
-        file = f"model-{number + 1:05}-of-{count:05}.safetensors"
-        moved = np.roll(values, 7 * number, 0)
-        write_tensors(folder / file, [(name, "BF16", moved.shape)], {"format": "pt"}, [moved])
-        index[name] = file
+    index: dict[str, str] = {}
+    names = [f"model.layers.{number}.mlp.down_proj.weight" for number in range(count)]
+    for begin in range(0, count, TOGETHER):
+        part = names[begin : begin + TOGETHER]
+        file = f"model-{begin // TOGETHER + 1:05}-of-{-(-count // TOGETHER):05}.safetensors"
+        entries = [(name, "BF16", values.shape) for name in part]
+        write_tensors(
+            folder / file, entries, {"format": "pt"}, [np.roll(values, 7 * (begin + n), 0) for n in range(len(part))]
+        )
+        index |= dict.fromkeys(part, file)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
     sizes = {
         "model_type": "llama",
@@ -142,7 +153,7 @@ def cases(source: Path, quantized: Path, folder: Path, number: int) -> dict[str,
         "quantize": (source, [*quantize, "-o", str(folder / f"q{number}")]),
         "quantize, 2 workers": (source, [*quantize, "--workers", "2", "-o", str(folder / f"w{number}")]),
         ALL: (source, [sys.executable, "-c", ALONE, str(source)]),
-        WRITTEN: (source, [sys.executable, "-c", ALONE_TO_A_FILE, str(source), str(folder / f"a{number}")]),
+        MAPPED: (source, [sys.executable, "-c", ALONE_MAPPED, str(source), str(folder / f"a{number}")]),
         "lint": (quantized, [*tool, "lint", str(quantized), "--consumer", "vllm"]),
         "lint --source": (quantized, [*tool, "lint", str(quantized), "--source", str(source)]),
         "lint, 2 workers": (quantized, [*tool, "lint", str(quantized), "--consumer", "vllm", "--workers", "2"]),
@@ -211,6 +222,8 @@ def setting(megabytes: int, repeat: int) -> dict[str, Any]:
         "commit": commit.stdout.strip(),
         "date": time.strftime("%Y-%m-%d"),
         "processors": os.cpu_count(),
+        "threads": os.environ.get("FP4REF_NUM_THREADS", "one for each processor"),
+        "folder": tempfile.gettempdir(),
         "load in the last 1, 5, 15 minutes": ", ".join(f"{each:.1f}" for each in os.getloadavg()),
         "packages": ", ".join(f"{name} {version(name)}" for module, name in INSTALLED.items() if find_spec(module)),
     }
@@ -220,19 +233,18 @@ def ratios(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Return the ratios that the goals are about, each without the starts of both sides, by text."""
 
     def own(name: str) -> float:
-        return results[name]["processor"] - results[f"{name}, start"]["processor"]
+        base, starts = name.removesuffix(TWICE), 2 if name == f"quantize{TWICE}" else 1  # lint's workers are threads
+        return results[name]["processor"] - starts * results[f"{base}, start"]["processor"]
 
     found = {}
-    for name in COMPARED[:2]:
-        for other in (ALL, WRITTEN):
+    for name, against in (("quantize", (MAPPED, ALL)), ("lint", (ALL,))):
+        for other in against:
             if {name, other} <= results.keys():
                 found[f"{name}: rate by processor time / {other}"] = own(other) / own(name)
-        twice = f"{name}, 2 workers"
+        twice = f"{name}{TWICE}"
         if {name, twice} <= results.keys():
             found[f"{name}: clock of 1 worker / of 2"] = results[name]["wall"] / results[twice]["wall"]
-            found[f"{name}: processor time of 2 workers / of 1"] = (
-                results[twice]["processor"] / results[name]["processor"]
-            )
+            found[f"{name}: processor time of 2 workers / of 1"] = own(twice) / own(name)
     for name in PEERS:
         if {name, "quantize"} <= results.keys():
             found[f"{name}: processor time / quantize"] = own(name) / own("quantize")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -29,6 +30,7 @@ from fp4ref.checkpoints import CONVENTIONS, access, lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.convention import families
 from fp4ref.checkpoints.groups import recognize
+from fp4ref.checkpoints.in_threads import usual_count
 from fp4ref.checkpoints.repairs import REPAIRS, repair_command, scale_table
 from fp4ref.checkpoints.transfer import quantizing, running, work
 from fp4ref.checkpoints.transfer import request as requests
@@ -702,6 +704,29 @@ def test_ranks_and_processes_write_the_same_bytes(exports: Any, tmp_path: Path) 
     assert fp4("merge", tmp_path / "ranks").exit_code == 0
     assert files(tmp_path / "ranks") == files(tmp_path / "one")
     assert len(files(tmp_path / "one")) > 4
+
+
+@pytest.mark.rule("CNV-8")
+def test_the_manifest_has_a_checksum_of_each_tensor(
+    exports: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "PIECE", 4096)
+    convert(exports("modelopt-nvfp4"), tmp_path / "out", "compressed-tensors")
+    manifest = json.loads((tmp_path / "out" / "fp4ref_manifest.json").read_text())
+    stored = {name: data for name, (_, _, data) in tensors(tmp_path / "out").items()}
+    sums = {name: text for found in manifest["tensors"].values() for name, text in found.items()}
+    assert sums == {name: f"crc32:{zlib.crc32(data):08x}" for name, data in stored.items()}
+    for name in manifest["tensors"]:
+        assert manifest["files"][name]["size"] == (tmp_path / "out" / name).stat().st_size
+
+
+@pytest.mark.rule("CNV-15")
+@pytest.mark.parametrize(("said", "count"), [("1", 1), ("3", 3), ("500", 8)])
+def test_a_process_works_in_as_many_threads_as_it_may(said: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FP4REF_NUM_THREADS", said)
+    assert usual_count() == count
+    monkeypatch.delenv("FP4REF_NUM_THREADS")
+    assert 1 <= usual_count() <= 8
 
 
 @pytest.mark.rule("CNV-15")

@@ -16,7 +16,7 @@ from fp4ref.errors import FileError
 from fp4ref.files.reading import fill_at, parts_at
 from fp4ref.files.tensors import reason, regular_file, shown
 
-WORDS, OTHER_WORDS = 1024, 1021  # words in a row of the tables that a checksum is made of
+WORDS = 1021  # of 64 bits in a row of the table that a checksum is made of: a prime
 _COUNTED = Lock()  # several threads read a file
 
 
@@ -130,19 +130,17 @@ class Shard:
 
 
 def checksum(data: bytes | memoryview) -> int:
-    """Return the CRC-32 of sums of words by rows of one table and by columns of another, and of the bytes behind them.
+    """Return the CRC-32 of the sums of a table's columns, modulo 2^64, and of the bytes behind the table.
 
-    The rows of the first table have 1024 words of 64 bits, those of the second 1021, a prime: rows of a matrix that
-    change places are seldom whole rows of both. Sums are modulo 2^64. They take half the time of a CRC of every byte.
+    The table has rows of 1021 words of 64 bits. As 1021 is a prime, rows of a matrix that change places come into other
+    columns, unless they are a multiple of 1021 words apart. It takes a seventh of the time of a CRC of every byte.
 
     Rules: CNV-10.
     """
     words = np.frombuffer(data, np.uint64, len(data) // 8)
-    rows, others = (words[: words.size // width * width].reshape(-1, width) for width in (WORDS, OTHER_WORDS))
-    found = zlib.crc32(memoryview(data)[8 * min(rows.size, others.size) :])
-    for sums in (rows.sum(1, dtype=np.uint64), others.sum(0, dtype=np.uint64)):
-        found = zlib.crc32(sums.tobytes(), found)
-    return found
+    table = words[: words.size // WORDS * WORDS].reshape(-1, WORDS)
+    sums = np.add.reduce(table, 0)
+    return zlib.crc32(memoryview(data)[table.nbytes :], zlib.crc32(sums))
 
 
 def opened(path: Path, name: str) -> Shard:

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from fp4ref.checkpoints.in_threads import usual_count
 from fp4ref.checkpoints.transfer.plan import ConversionPlan
 from fp4ref.checkpoints.transfer.request import ConversionRequest
 from fp4ref.checkpoints.transfer.work import begin, discard, finish, remaining, write_part
@@ -93,18 +94,17 @@ def _write(
         _in_processes(partial, plan, numbers, workers, meter)
     else:
         for number in numbers:
-            write_part(str(partial), number, meter.step, workers)
+            write_part(str(partial), number, meter.step, max(workers, usual_count()))
 
 
 def _in_processes(partial: Path, plan: ConversionPlan, numbers: list[int], workers: int, meter: Meter) -> None:
-    """Write shards in local processes, of which this is one, and in threads of these if there are fewer shards.
+    """Write shards in local processes, of which this is one, and in threads of these if there are more processors.
 
     This process takes shards from the end while the others start. The work of a process that ends is done again.
 
     Rules: CNV-15.
     """
     context = multiprocessing.get_context("spawn")
-    threads = -(-workers // len(numbers))
     each_process = max((os.cpu_count() or 1) // workers, 1)
 
     def count(future: Future[int]) -> None:
@@ -116,6 +116,7 @@ def _in_processes(partial: Path, plan: ConversionPlan, numbers: list[int], worke
         try:
             others = max(min(workers, len(numbers)) - 1, 1)
             with _processors(each_process), ProcessPoolExecutor(others, context) as pool:
+                threads = max(-(-workers // len(numbers)), usual_count())
                 futures = [pool.submit(write_part, str(partial), number, threads=threads) for number in numbers]
                 for each in futures:
                     each.add_done_callback(count)

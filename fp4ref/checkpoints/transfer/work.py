@@ -141,9 +141,10 @@ def _written(path: Path, plan: ConversionPlan, shard: PlannedShard, step: Step, 
         each.journal = {}
     report = write_shard(path, shard.units, shard.metadata, step, threads)
     try:
-        for each in plan.sources:
+        read = [each for each in plan.sources if each.journal]
+        for each in read:
             each.require_same_bytes()
-        require_state(plan.request, {each.path.name for each in plan.sources if each.journal})
+        require_state(plan.request, {each.path.name for each in read})
     except FileError:
         path.unlink(missing_ok=True)
         raise
