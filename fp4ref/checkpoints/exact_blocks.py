@@ -52,7 +52,7 @@ class CastTarget(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What blocks need. lows, highs: exponents of scales with which they are exact, [blocks, factors of the target].
+    """The needs of blocks. lows, highs: exponents of scales with which they are exact, [blocks, factors of the target].
 
     source: odd factor and exponent of the scale that all elements but zeros have, [blocks, 2]; the odd factor is 0 if
     they have none in common.
