@@ -969,3 +969,13 @@ def test_torchao_s_elements_of_e5m2_are_a_convention(tmp_path: Path) -> None:
         each.write_bytes(data)
     assert lint(folder).families == ["torchao.mxfp8_e5m2"]
     assert "dtype" not in coded(folder)
+
+
+@pytest.mark.rule("CKP-22")
+@pytest.mark.parametrize("consumer", ["vllm", "sglang", "tensorrt-llm"])
+def test_an_uneven_fused_set_breaks_each_consumer_that_fuses(tmp_path: Path, consumer: str) -> None:
+    def change(export: Any) -> None:
+        export.array("model.layers.0.mlp.up_proj.weight_scale_2")[...] *= 2
+
+    (found,) = lint(written(tmp_path / "a", "modelopt-nvfp4", change), consumer=consumer).findings
+    assert (found.code, found.severity, [*found.consumers]) == ("fused-global-scale", "warning", [consumer])

@@ -286,3 +286,10 @@ def test_blocks_that_move_when_they_are_requantized_are_found(tmp_path: Path) ->
     run(request_to_convert(source, tmp_path / "fp4", specs=[("*", fp4ref.profiles["mxfp4"])], exclude=KEPT, lossy=True))
     assert set(kinds(source, tmp_path / "fp4")) == {"another format"}
     assert fp4("compare", source, tmp_path / "fp4", "--require", "decisions").exit_code == 1
+
+
+@pytest.mark.rule("CNV-16")
+def test_a_conversion_with_scales_of_the_cache_is_the_same(tmp_path: Path) -> None:
+    source = export(tmp_path / "source", "modelopt-nvfp4-kv")
+    run(request_to_convert(source, tmp_path / "out", to="compressed-tensors"))
+    assert fp4("compare", source, tmp_path / "out").exit_code == 0

@@ -52,7 +52,7 @@ class CastTarget(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What blocks need. lows, highs: exponents of scales with which they are exact, [blocks, factors of the target].
+    """The needs of blocks. lows, highs: exponents of scales with which they are exact, [blocks, factors of the target].
 
     source: odd factor and exponent of the scale that all elements but zeros have, [blocks, 2]; the odd factor is 0 if
     they have none in common.
@@ -72,7 +72,7 @@ class ExactBlocks(NamedTuple):
     """The target's blocks in some rows of a weight.
 
     row: the first one; across: blocks of a row. needs: of each kind of block; which: the kind of each block.
-    scales: odd factors and exponents of the source's scales; index: which of them each run of `width` elements has.
+    scales: odd factors and exponents of the source's scales; owners: which of them each run of `width` elements has.
     """
 
     row: int
@@ -80,7 +80,7 @@ class ExactBlocks(NamedTuple):
     needs: Needs
     which: Integers
     scales: tuple[Integers, Integers]
-    index: Integers
+    owners: Integers
     width: int
 
 
@@ -104,13 +104,14 @@ def exact_blocks(weight: Weight, piece: WeightPiece, target: CastTarget) -> Exac
     factor = np.float64(1 if target.free else weight.multiplier(piece.matrix))
     if piece.scales is not None:
         width = math.gcd(weight.block[1], wide)
-        numbers, index = bounds.values(weight.scale), np.repeat(piece.scales, weight.block[1] // width, -1)
+        numbers = bounds.values(weight.scale)
+        each: Integers = np.repeat(piece.scales, weight.block[1] // width, -1).astype(np.int64)
     else:
         width = 1
         every = np.broadcast_to(weight.factors(piece), (len(piece.packed), weight.columns))
-        numbers, index = np.unique(every, return_inverse=True)
-        index = index.reshape(every.shape)
-    index = index[:, : -(-weight.columns // width)].astype(np.int64)
+        numbers, found = np.unique(every, return_inverse=True)
+        each = found.reshape(every.shape).astype(np.int64)
+    index = each[:, : -(-weight.columns // width)]
     whole = numbers.astype(np.float64) * factor
     sets, run = _sets(weight, piece, width)
     per_set = np.repeat(index, width // run, -1)[:, : sets.shape[1]]

@@ -131,7 +131,7 @@ def chunks(piece: WeightPiece, columns: int, high: int) -> Iterator[WeightPiece]
 def _conclude(verdict: LosslessVerdict, target: CastTarget) -> None:
     """Choose the global factor that makes most blocks exact, and name the first block that is not.
 
-    Of those that make all of them exact, the smallest that lets each keep its scale, else the smallest power of two.
+    If several make all exact, it is the smallest that lets each keep its scale, else the smallest power of two.
 
     Rules: CNV-22.
     """

@@ -34,6 +34,7 @@ DIGEST = 9  # bytes of a SHA-256 that are kept; written as 12 characters
 CHUNK = 1 << 24
 VERSION = 1
 KEY = "fp4ref_manifest"
+KV_SCALES = (".k_scale", ".v_scale")
 
 
 class TensorSignature(NamedTuple):
@@ -144,13 +145,16 @@ def manifest_of_checkpoint(
     for name, tensor in checkpoint.tensors.items():
         if name not in inside:
             step(name)
-            signatures[_logical(name, found.configuration.kv_scales)] = plain_signature(tensor)
+            logical = _logical(name, found.configuration.kv_scales)
+            signature = plain_signature(tensor)
+            is_number = logical.endswith(KV_SCALES) and tensor.size == 1
+            signatures[logical] = signature._replace(shape=()) if is_number else signature
     return signatures
 
 
 def _logical(name: str, kv_scales: tuple[str, str]) -> str:
     """Return a name in which scales of the KV cache belong to the attention, as most conventions have it."""
-    for suffix, usual in zip(kv_scales, (".k_scale", ".v_scale"), strict=True):
+    for suffix, usual in zip(kv_scales, KV_SCALES, strict=True):
         if name.endswith(suffix):
             return name.removesuffix(suffix) + usual
     return name

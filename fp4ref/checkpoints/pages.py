@@ -50,7 +50,7 @@ def _location(report: LintReport, code: str, name: str) -> dict[str, Any]:
     """Return the file of a name, its bytes in it, and the name."""
     place = report.places.get((code, name), StoredPlace(Path(report.path)))
     artifact = {"artifactLocation": {"uri": _uri(place.path)}}
-    region = {"region": {"byteOffset": place.start, "byteLength": place.count}} if place.count else {}
+    region = {"region": {"byteOffset": place.start, "byteLength": place.length}} if place.length else {}
     named = {"logicalLocations": [{"fullyQualifiedName": name}]} if name else {}
     return {"physicalLocation": artifact | region, **named}
 

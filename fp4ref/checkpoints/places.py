@@ -16,11 +16,11 @@ DECLARED = ("config", "exclude-list", "group-size")  # codes of findings on what
 
 
 class StoredPlace(NamedTuple):
-    """A file, and the bytes of a tensor in it; count is 0 for the whole file."""
+    """A file, and the bytes of a tensor in it; length is 0 for the whole file."""
 
     path: Path
     start: int = 0
-    count: int = 0
+    length: int = 0
 
 
 def places_of(

@@ -227,7 +227,7 @@ def check_fused(found: Recognized, without: set[str]) -> Iterator[LintFinding]:
                 WARNING,
                 tensors,
                 text,
-                consumers={"vllm": how, "sglang": how},
+                consumers={"vllm": how, "sglang": how, "tensorrt-llm": how},
                 evidence={"sets": sets, "largest_ratio": ratio},
             )
 

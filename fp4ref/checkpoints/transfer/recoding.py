@@ -161,8 +161,8 @@ def _codes(
     rows, form = len(piece.packed), FORMATS[target.element]
     high, wide = target.block
     spread = [np.repeat(each.reshape(-1, blocks.across), high, 0)[:rows] for each in (odd, exponent)]
-    runs = [np.repeat(each, wide // blocks.width, -1)[:, : blocks.index.shape[1]] for each in spread]
-    key = (blocks.index << 32) + ((runs[1] + ANY) << 16) + runs[0]
+    runs = [np.repeat(each, wide // blocks.width, -1)[:, : blocks.owners.shape[1]] for each in spread]
+    key = (blocks.owners << 32) + ((runs[1] + ANY) << 16) + runs[0]
     unique, which = np.unique(key, return_inverse=True)
     new_odd, new_exponent = unique & 0xFFFF, (unique >> 16 & 0xFFFF) - ANY
     old_odd, old_exponent = (each[unique >> 32] for each in blocks.scales)
@@ -176,8 +176,8 @@ def _codes(
     is_negative = np.arange(len(values)) & FORMATS[weight.element].sign_bit
     table = (table | np.where(is_negative, form.sign_bit, 0)).astype(np.uint8)
     codes = codes_of(piece.packed, weight.bits)[:, : weight.columns]
-    place = np.repeat(which.reshape(blocks.index.shape) * len(values), blocks.width, -1)[:, : weight.columns]
-    return table.reshape(-1)[place + codes]
+    place = np.repeat(which.reshape(blocks.owners.shape) * len(values), blocks.width, -1)[:, : weight.columns]
+    return np.asarray(table.reshape(-1)[place + codes], np.uint8)
 
 
 def _packed(codes: Bytes, bits: int) -> Bytes:
