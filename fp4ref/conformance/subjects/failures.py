@@ -1,4 +1,4 @@
-"""What is raised while a kernel is called and its results are checked: by the kernel, or by this program."""
+"""Errors that are raised while a kernel is called and its results are checked: the kernel's own, or this program's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Wrong(Exception):  # noqa: N818 - a finding about somebody's kernel, not a
 
 
 class Theirs(Exception):  # noqa: N818 - an error of somebody's kernel, not of this program
-    """What a kernel raised, or an array that it returned; anything else that is raised here is an internal error."""
+    """An error of a kernel, or of an array that it returned; any other error in a call is an internal one."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
