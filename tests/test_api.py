@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import runpy
 from pathlib import Path
 
@@ -292,6 +293,11 @@ def test_names_of_the_public_interface() -> None:
         "DTypeError DomainError BackendError LayoutError"
     ).split():
         assert name in fp4ref.__all__, name
+
+
+def test_the_script_for_type_checkers_uses_every_public_name() -> None:
+    text = (Path(__file__).parent / "typing" / "user.py").read_text()
+    assert {name for name in fp4ref.__all__ if not re.search(rf"\b{name}\b", text)} == set()
 
 
 def test_the_script_for_type_checkers_runs(capsys):

@@ -158,7 +158,8 @@ def test_mutants_are_caught_and_named(kernel, monkeypatch, record_property):
 
 RAGGED_COLUMNS = """AmaxInVectorsOfEight AmaxInVectorsOfFourOfTheTensor AmaxWithoutTail DirtySpare LeftInRegisters
 OneStreamOfNibbles PartialBlockDropped PartialBlockTakesTheScaleBefore RaggedColumns RowsAtMultiplesOf16
-SpareHoldsTheNextRow SquaresSeeTheNextRow TailCodesZero TailPaddedWithOnes TailReadsNextRow VectorLoads
+SpareHoldsTheNextRow SquaresSeeTheNextRow TailCodesZero TailIsTheNextRow TailIsTheRowBefore
+TailPaddedWithOnes TailReadsNextRow VectorLoads
 VectorsOfEightInBlockMaxima"""
 RAGGED = f"{RAGGED_COLUMNS} AmaxOfFourRowsAtOnce LastSquareMovedUp OddLastRowIsTheOneBefore"
 OTHER_TYPES = """AmaxBfloat16 AmaxToBfloat16 AmaxUpToBfloat16 BlockMaximaInBfloat16 CutInFloat16 ElementsThroughHalf
@@ -168,7 +169,7 @@ TiesDownInFloat16"""
 # Those of many blocks or rows need larger cases there
 BELOW_64 = """BlockIndexIsAByte ColumnsNotPadded ColumnsPast64 LastRowsShareTheirMaximum LastTileFilledFromItsEnd
 MXCodesNotWrittenInTheTail MXTailPaddedWithInfinity PaddingColumnsRepeat RowsColumnsPast32 RowsFrom65535NotWritten
-RowsPastAShort RowsWrapAt65536 TilesOfAWidthRoundedDown"""
+RowsPastAShort RowsWrapAt65536 TilesOfAWidthRoundedDown TilesOverlap"""
 BELOW_128 = "AmaxInVectorsOf128 ColumnsPast128NotWritten MXColumnsPast128"
 BFLOAT16, ALL = ("bfloat16",), ("float32", "bfloat16", "float16")
 # Kernels that are right wherever rows and columns are such multiples, and in these types.

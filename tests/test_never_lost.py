@@ -21,16 +21,22 @@ from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES
 from fp4ref.cli import main, verify_text
 from fp4ref.cli.common import DIFFERS, REFUSED
+from fp4ref.conformance import families
 from fp4ref.conformance.diagnosis import dumps as dump_diagnosis
 from fp4ref.conformance.diagnosis.diagnose import diagnose
 from fp4ref.conformance.diagnosis.evidence import SMALL, Item
 from fp4ref.conformance.diagnosis.explanations import Diagnosis
 from fp4ref.conformance.diagnosis.search import Search
 from fp4ref.conformance.dumps.files import Dump, write_dump
+from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.reports import html, view
+from fp4ref.conformance.run import runner
+from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict import dump_report, kernel_report, product_runs, stochastic, telling
 from fp4ref.conformance.verdict import dumps as verifying
+from fp4ref.conformance.verdict.kernel_report import KernelReport, collected
 from fp4ref.formats import STOCHASTIC_E2M1
+from fp4ref.kernels import Declaration
 from fp4ref.layout import layout
 from fp4ref.quantized import DIRECTIONS, DirectionData, Directions
 from fp4ref.specs import NVFP4
@@ -600,3 +606,41 @@ def test_large_cases_alone_are_explained_by_assert_conforms(monkeypatch):
     with pytest.raises(AssertionError, match="wrong: ") as raised:
         testing.assert_conforms(kernel, "nvfp4", families=["large"])
     assert "internal error" not in str(raised.value)
+
+
+@pytest.mark.rule("CNF-2")
+def test_results_that_differ_are_evidence_whatever_was_right_before(monkeypatch) -> None:
+    """A scale byte that no quantizer writes is decoded wrongly, which the last cases alone show."""
+    monkeypatch.setattr("fp4ref.conformance.verdict.tally.EVIDENCE", 1)
+
+    def kernel(data, scales, columns):
+        values = np.ldexp(1.0, np.minimum(scales, 254).astype(int) - 127).astype(np.float32)
+        values = np.where(scales == 0xFF, np.float32(np.inf), values)
+        codes = np.stack([data & 15, data >> 4], axis=2).reshape(len(data), -1)[:, :columns]
+        table = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+        with np.errstate(all="ignore"):
+            elements = np.where(codes & 8, -table[codes & 7], table[codes & 7])
+            return elements * np.repeat(values, 32, axis=1)[:, :columns]
+
+    how = Declaration(operation="dequantize", inputs=("data", "scales", "columns"), outputs=("values",))
+    spec = fp4ref.profiles["mxfp4"]
+    chosen = families.cases(spec, families=["normal", "every-byte"], encoded=True)
+    subject = Subject("kernel", how, kernel)
+    report = KernelReport("kernel", spec, how)
+    runs = runner.run(subject, chosen)
+    collected(report, (judge(run.case, run.outcome, how, run.expected) for run in runs))
+    assert report.headline.startswith("wrong: scale byte 0xFF is decoded as infinity; ")
+
+
+@pytest.mark.rule("CNF-9", "CNF-10")
+def test_an_error_in_a_check_of_results_is_not_the_kernels(monkeypatch) -> None:
+    monkeypatch.setattr("fp4ref.conformance.subjects.calling.disagreement", broken)
+    case = next(iter(families.cases(fp4ref.NVFP4, families=["normal"])))
+    declared = Declaration()
+
+    def quantize(x):
+        q = fp4ref.quantize(x, "nvfp4").row
+        return q.data, q.scales, q.amax
+
+    with pytest.raises(runner.CheckFailedError, match="ValueError: broken on purpose"):
+        list(runner.run(Subject("quantize", declared, quantize), [case]))

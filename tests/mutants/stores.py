@@ -98,7 +98,7 @@ class HighNibbleFirst(MXFP4):
         return codes[:, ::2] << 4 | codes[:, 1::2]
 
 
-@mutant("data-order-inferred-8|data-bytes-reversed-8")
+@mutant("data-order-inferred-8|data-bytes-reversed-8|codes-reversed-8")
 class EightBytesReversed(MXFP8):
     def pack(self, codes):
         width = codes.shape[1] // 8 * 8

@@ -270,7 +270,7 @@ class ScaleOfTheBlockBefore(Somewhere):
         return column // 16 % 4 == 3
 
 
-@mutant("scale-codec-", says="where block number % 32 >= 24")
+@mutant("scale-codec-|scale-byte-plus-1", says="where block number % 32 >= 24")
 class MXLastQuarterOfAWarp(Somewhere):
     """Blocks are dealt to 32 lanes in order."""
 

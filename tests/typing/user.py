@@ -65,3 +65,63 @@ def quantize(values: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> tuple
 
 
 assert_conforms(quantize, "nvfp4", families=["element-ties"])
+
+# Values that a user makes of the standard's own, and the values themselves
+
+specs: tuple[Spec, ...] = (
+    *(fp4ref.NVFP4_2D, fp4ref.NVFP4_2D_SR, fp4ref.NVFP4_4OVER6, fp4ref.NVFP4_FAST, fp4ref.NVFP4_FAST_SR),
+    *(fp4ref.NVFP4_RHT, fp4ref.NVFP4_RHT_SR, fp4ref.NVFP4_ROW_SCALED, fp4ref.MXFP4, fp4ref.MXFP4_2D, fp4ref.MXINT8),
+    *(fp4ref.MXFP6_E2M3, fp4ref.MXFP6_E3M2, fp4ref.MXFP8_2D, fp4ref.MXFP8_E4M3, fp4ref.MXFP8_E5M2),
+)
+formats: tuple[fp4ref.Format, ...] = (
+    *(fp4ref.E2M1, fp4ref.E2M3, fp4ref.E3M2, fp4ref.E4M3, fp4ref.E5M2, fp4ref.E8M0, fp4ref.INT8),
+    *(fp4ref.UE4M3, fp4ref.UE5M3),
+)
+assert_type(fp4ref.from_json(fp4ref.MXFP4.to_json()), Spec)
+codec: fp4ref.Codec = fp4ref.NVFP4.element
+print(codec.rounding is fp4ref.Rounding.EVEN, codec.sign is fp4ref.Sign.BIT, fp4ref.SPEC_VERSION, formats)
+changed = fp4ref.NVFP4.replace(
+    name="vendor.changed",
+    block=fp4ref.Block(1, 16),
+    hadamard=fp4ref.Hadamard(signs=0),
+    four_over_six=None,
+    global_scale=fp4ref.Granularity.TENSOR,
+    amax=fp4ref.Amax.IGNORE_NAN,
+    subnormals=fp4ref.Subnormals.KEEP,
+)
+search = fp4ref.FourOverSix(metric=fp4ref.Metric.SQUARED)
+print(fp4ref.gemm(row, row, alpha_rule=fp4ref.AlphaRule.DIVISION), search.metric)
+
+
+def register_own() -> None:
+    """Register values; it is not called, since names of one process would stay for all that it runs."""
+    own: fp4ref.Arithmetic = fp4ref.register_arithmetic("vendor.own", fp4ref.MXFP4.arithmetic.block_scale)
+    rows: fp4ref.Layout = fp4ref.register(fp4ref.Layout("vendor.rows", "m(8,*) k(4,*): m0 k0 k1 m1"), source="ours")
+    fp4ref.register_rule(search.total, "vendor.total")
+    print(own.name, rows.name)
+
+
+print(changed, fp4ref.philox4x32([0, 0, 0, 0], [0, 0]))
+print(fp4ref.repack(row.row.data, 128, 64, fp4ref.PACKINGS["low_first"], "low_first", bits=4))
+maps: dict[str, fp4ref.RandomMap] = dict(fp4ref.random_maps)
+statistics: fp4ref.ErrorStatistics = fp4ref.error_statistics(x, "nvfp4")
+declared = fp4ref.Declaration(operation="quantize", nibble_order="low")
+print(len(maps), statistics.elements, declared.inputs)
+
+
+def error_of(name: str) -> str:
+    """Return the kind of error that a name leads to."""
+    try:
+        fp4ref.quantize(x, name)
+    except fp4ref.UnknownNameError:
+        return "name"
+    except (fp4ref.ShapeError, fp4ref.DTypeError, fp4ref.DomainError, fp4ref.LayoutError):
+        return "argument"
+    except (fp4ref.BackendError, fp4ref.FileError):
+        return "surroundings"
+    except fp4ref.Fp4Error:
+        return "other"
+    return ""
+
+
+assert error_of("no such name") == "name"

@@ -124,7 +124,8 @@ def _cause(diagnosis: Diagnosis) -> str:
     told += [explanation.text for explanation in diagnosis.explanations if explanation.profile is not None]
     told = list(dict.fromkeys(told))  # two mistakes may differ in less than their sentences say
     if told:
-        others = f" (equally consistent with the evidence: {'; or '.join(told[1:3])})" if told[1:] else ""
+        more = f", and {len(told) - 2} more" if told[2:] else ""
+        others = f" (equally consistent with the evidence: {told[1]}{more})" if told[1:] else ""
         return told[0] + others
     partial = diagnosis.partial
     if partial is not None and partial.text:
@@ -176,6 +177,6 @@ def report_lines(diagnosis: Diagnosis) -> list[str]:
         for finding in diagnosis.findings:
             said = "right" if finding.right else finding.text or "not explained"
             lines.append(f"{finding.stage}, given what comes before it: {said}")
-    if not diagnosis.complete:
+    if not diagnosis.complete and not diagnosis.explanations:
         lines.append("the search ran out of time")
     return lines

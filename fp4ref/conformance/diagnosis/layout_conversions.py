@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from fp4ref.conformance.diagnosis import dequantizing
 from fp4ref.conformance.diagnosis.clock import Deadline
 from fp4ref.conformance.diagnosis.diagnose import diagnose
+from fp4ref.conformance.diagnosis.evidence import Item
 from fp4ref.conformance.diagnosis.measured import bytes_moved as measured_bytes
+from fp4ref.conformance.diagnosis.measured.order import scale_orders
 from fp4ref.conformance.diagnosis.padding import Padding, paddings
 from fp4ref.conformance.diagnosis.placed_operations import KnownOperation
 from fp4ref.conformance.diagnosis.sentences import PADDING
 from fp4ref.conformance.families import Case
+from fp4ref.conformance.mistakes.kernel import kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, fits, scale_readers
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.subjects.subject import POISON, Declaration, expected_values, golden, poisoned
@@ -46,6 +49,7 @@ def layout_mistakes(
     pairs = [(place, source, PADDINGS[0]) for place in places[1:] for source in sources[1:]]
     pairs += [(place, DECLARED, padding) for place in places[1:] for padding in padded]
     pairs += [(DECLARED, source, padding) for source in sources[1:] for padding in padded]
+    yield _measured_orders(declared, results, padded)
     yield (_moved(*pair) for pair in pairs)
     yield _measured_bytes(declared, results)
     yield _measured_places(declared, results, tick.left)
@@ -97,6 +101,17 @@ def _measured_bytes(declared: Declaration, results: Sequence[Result]) -> Iterato
 def _valid(case: Case, declared: Declaration) -> Bools:
     """Return True where a byte of a conversion's result is a scale."""
     return layout(declared.scale_layout).valid(case.matrix[0], -(-case.matrix[1] // case.spec.block.columns))
+
+
+def _measured_orders(
+    declared: Declaration, results: Sequence[Result], padded: Sequence[Padding]
+) -> Iterator[KnownOperation]:
+    """Yield scales that were placed in an order that is measured, with every padding."""
+    spec, order = results[0][0].spec, layout(declared.scale_layout)
+    made = (Item(case, golden(case)._replace(scales=got), spec, order) for case, got in results)
+    parts = [part for item in made if item.size for part in item.parts(True)]
+    for place in scale_orders(kernel_of(spec), parts):
+        yield from (_moved(place, DECLARED, padding) for padding in (PADDINGS[0], *padded))
 
 
 def _measured_places(declared: Declaration, results: Sequence[Result], seconds: float) -> Iterator[KnownOperation]:

@@ -31,7 +31,8 @@ class Case:
     id: unique among the cases of a specification, as `element-ties/3/bf16/row`. reason: of the family, one sentence.
     x: [..., K], float32, bfloat16 or float16. amax: the caller's, float32 [1] or [rows], or None for that of x.
     random_bits: uint8 [rows, columns] of the direction, for a stochastic specification. encoded: the bytes that a
-    kernel is given instead of those of x, scales linear; x then has their shape and type only.
+    kernel is given instead of those of x, scales linear; x then has their shape and type only. made: the golden model's
+    bytes of x, where they are asked for many times.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Case:
     amax: Floats | None = None
     random_bits: NDArray[np.uint8] | None = None
     encoded: DirectionData | None = None
+    made: DirectionData | None = None
 
     @property
     def matrix(self) -> tuple[int, int]:

@@ -39,6 +39,7 @@ BROKEN = frozenset(FindingKind) - {
     FindingKind.OVERWRITTEN,
     FindingKind.CONCURRENT,
     FindingKind.NOT_TRIED,  # again
+    FindingKind.INTERNAL,  # which ends the run
 }  # findings that leave nothing to compare
 
 

@@ -52,6 +52,7 @@ class Exhibit:
         self._amax: dict[Any, tuple[Floats, Floats]] = {}
         self._values: dict[Any, Values] = {}
         self._drawn: tuple[Any, Codes] | None = None
+        self._changed: tuple[Any, Any, Floats] | None = None
 
     @cached_property
     def matrix(self) -> Floats:
@@ -95,6 +96,15 @@ class Exhibit:
             )
         return found
 
+    def changed(self, kernel: Kernel) -> Floats:
+        """Return the values after what a kernel does to them once the maximum was taken."""
+        found = self.quantized(kernel).transformed
+        if kernel.quantized is same:
+            return found
+        if self._changed is None or self._changed[0] is not kernel.quantized or self._changed[1] is not found:
+            self._changed = kernel.quantized, found, kernel.quantized(found)
+        return self._changed[2]
+
     def drawn(self, kernel: Kernel) -> Codes | None:
         """Return the random bits that a kernel uses for the elements of the matrix, if it is given any."""
         if self.case.random_bits is None:
@@ -126,7 +136,7 @@ def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = E
     if kernel.other is not None:
         return _other_side(kernel, exhibit)
     k = kernel.constants(constants(kernel.spec, exhibit.dtype))
-    values = kernel.quantized(exhibit.quantized(kernel).transformed)[rows, columns]
+    values = exhibit.changed(kernel)[rows, columns]
     blocks = split(values, kernel.block)
     maxima, g = exhibit.amax(kernel), np.ones((1, 1, 1, 1), F)
     used = None

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from fp4ref import arrays
 from fp4ref.conformance.run.huge_trial import Fold, HugeTrial
-from fp4ref.conformance.subjects.calling import ONE_BYTE, Wrong, named_results, present, raised, require_shape
+from fp4ref.conformance.subjects.calling import ONE_BYTE, named_results, present, require_shape
+from fp4ref.conformance.subjects.failures import Wrong, raised
 from fp4ref.conformance.subjects.guards import FENCE, UNWRITTEN, Arrays, counted, fenced, host_bytes, numpy_dtype
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
 from fp4ref.conformance.subjects.subject import Declaration, Job, Output

@@ -88,6 +88,18 @@ def outcomes(subject: Subject, makers: Iterable[Maker], options: RunOptions = DE
             yield from map(runner.outcome, makers)
 
 
+class CheckFailedError(RuntimeError):
+    """A check of a kernel's results failed inside this program, which says nothing about the kernel."""
+
+
+def _judged(found: list[Outcome]) -> list[Outcome]:
+    """Return outcomes of which each says something about the kernel. Rules: CNF-10."""
+    for outcome in found:
+        if outcome.finding is not None and outcome.finding.kind is FindingKind.INTERNAL:
+            raise CheckFailedError(f"a check of the kernel's results failed: {outcome.finding.text}")
+    return found
+
+
 class _PreparedCase:
     """A case, and the golden bytes as soon as its call is made."""
 
@@ -144,7 +156,7 @@ class Runner:
     def _outcomes(self, jobs: Sequence[Job], **how: bool) -> list[Outcome]:
         """Return the outcomes of calls; if the process breaks down, so did each of them."""
         if self._caller is not None:
-            return self._caller.outcomes(jobs, **how)
+            return _judged(self._caller.outcomes(jobs, **how))
         found = self._asked(jobs, **how)
         if isinstance(found, Finding):
             self.close()
@@ -157,7 +169,7 @@ class Runner:
         if broken:
             self.close()
             self._breakdowns += broken[:1]
-        return found
+        return _judged(found)
 
     def _asked(self, jobs: Sequence[Job], **how: bool) -> list[Outcome] | Finding:
         """Call in the process; its first call may take longer, as long as compiling has been seen to take."""

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from fp4ref.conformance.run.sweep_arrays import NumpyArrays, TorchArrays
 from fp4ref.conformance.run.sweep_trial import Sweep, SweepPart
-from fp4ref.conformance.subjects.calling import Wrong, named_results, present, raised, require_shape
+from fp4ref.conformance.subjects.calling import named_results, present, require_shape
+from fp4ref.conformance.subjects.failures import Wrong, raised
 from fp4ref.conformance.subjects.guards import UNWRITTEN, Arrays, host, numpy_dtype
 from fp4ref.conformance.subjects.outcomes import Finding
 from fp4ref.conformance.subjects.subject import Declaration, Job, Output

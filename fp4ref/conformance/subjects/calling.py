@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
-import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import arrays
-from fp4ref.conformance.subjects import device_streams
 from fp4ref.conformance.subjects.agreement import Results, disagreement, nothing_written
 from fp4ref.conformance.subjects.device_streams import on_streams
+from fp4ref.conformance.subjects.failures import Theirs, Wrong, internal, of_kernel, raised
 from fp4ref.conformance.subjects.guards import UNWRITTEN, UNWRITTEN_AGAIN, Arrays, Guarded, counted, host, host_bytes
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
 from fp4ref.conformance.subjects.subject import Declaration, Job, Output
@@ -29,16 +26,6 @@ from fp4ref.quantized import DirectionData
 
 ONE_BYTE = 1
 REMEMBERED = 4  # calls of which the returned arrays are kept, to see whether later calls change them
-TRACE = 8000  # characters of a traceback that are kept
-OURS = (__file__, device_streams.__file__)  # whose frames are not the kernel's
-
-
-class Wrong(Exception):  # noqa: N818 - a finding about somebody's kernel, not an error of this program
-    """A result that cannot be compared."""
-
-    def __init__(self, kind: FindingKind, text: str) -> None:
-        super().__init__(text)
-        self.finding = Finding(kind, text)
 
 
 @dataclass
@@ -99,8 +86,10 @@ class Caller:
                 self._earlier.append(_remembered(returned))
         except Wrong as wrong:
             return Outcome(finding=wrong.finding)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the code on trial may raise anything
-            return Outcome(finding=raised(error, self._function))
+        except Theirs as theirs:
+            return Outcome(finding=raised(theirs.error, self._function))
+        except Exception as error:  # noqa: BLE001 - the caller decides how to end
+            return Outcome(finding=internal(error))
         return outcome_of(results, finding)
 
     def outcomes(self, jobs: Sequence[Job], *, remember: bool = False, together: bool = False) -> list[Outcome]:
@@ -120,12 +109,15 @@ class Caller:
             if getattr(self._function, "takes_stream", True):
                 for value in (value for given in inputs for value in given.values() if isinstance(value, Guarded)):
                     value.hide()
-            returned = on_streams(self._declared.device, [partial(self._call, each) for each in prepared])
+            with of_kernel():
+                returned = on_streams(self._declared.device, [partial(self._call, each) for each in prepared])
             return [outcome_of(*self._results(*pair)[:2]) for pair in zip(prepared, returned, strict=True)]
         except Wrong as wrong:
             return [Outcome(finding=wrong.finding)] * len(jobs)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the code on trial may raise anything
-            return [Outcome(finding=raised(error, self._function))] * len(jobs)
+        except Theirs as theirs:
+            return [Outcome(finding=raised(theirs.error, self._function))] * len(jobs)
+        except Exception as error:  # noqa: BLE001 - the caller decides how to end
+            return [Outcome(finding=internal(error))] * len(jobs)
 
     def _input(self, name: str, value: Any) -> Any:
         if not isinstance(value, np.ndarray):
@@ -148,8 +140,9 @@ class Caller:
     ) -> tuple[Results, Finding | None, dict[str, Any]]:
         """Return the results of one call, its illegal writes, and the arrays that hold the results."""
         prepared = self._prepared(job, inputs, fill)
-        returned = self._call(prepared)
-        self._library.finish()
+        with of_kernel():
+            returned = self._call(prepared)
+            self._library.finish()
         return self._results(prepared, returned)
 
     def _call(self, prepared: _PreparedCall) -> Any:
@@ -212,10 +205,11 @@ def named_results(returned: Any, declared: Declaration, job: Job) -> dict[str, A
 
 def _checked(name: str, result: Any, output: Output, declared: Declaration) -> NDArray[Any] | None:
     """Return a result on the host, in the expected shape and type. Rules: CNF-9."""
-    if not present(name, result, output, declared):
-        return None
-    kind = arrays.dtype_name(result)
-    array = host(result)
+    with of_kernel():  # an array of the kernel's library may refuse to be read
+        if not present(name, result, output, declared):
+            return None
+        kind = arrays.dtype_name(result)
+        array = host(result)
     plain = array.dtype.itemsize == ONE_BYTE and array.dtype != np.bool_
     if not plain if output.dtype == "uint8" else array.dtype.name != output.dtype:
         raise Wrong(FindingKind.DTYPE, f"{name} is {kind}, need {output.dtype}")
@@ -261,27 +255,3 @@ def _touched(inputs: Mapping[str, Any], buffers: Mapping[str, Guarded]) -> Findi
         if count := value.changed():
             return Finding(FindingKind.MUTATED, f"{name}: {counted(count)} changed")
     return None
-
-
-def raised(error: BaseException, function: Any) -> Finding:
-    """Return the finding about a kernel that raised: the error's first line, file and line, traceback."""
-    lines = str(error).strip().splitlines() or [""]
-    text = f"{type(error).__name__}: {lines[0]}".removesuffix(": ")[:300]
-    cuda = "CUDA" in str(error) or type(error).__name__ == "AcceleratorError"
-    kind = FindingKind.CUDA if cuda else FindingKind.RAISED
-    inside = error.__traceback__
-    while inside is not None and inside.tb_frame.f_code.co_filename in OURS:
-        inside = inside.tb_next
-    if inside is None:
-        return Finding(kind, text)
-    frames, file = traceback.extract_tb(inside), _file_of(function)
-    own = ([frame for frame in frames if frame.filename == file] or frames)[-1]
-    trace = "".join(traceback.TracebackException(type(error), error, inside).format()).rstrip()[-TRACE:]
-    return Finding(kind, f"{text} ({Path(own.filename).name}:{own.lineno} in {own.name})", trace)
-
-
-def _file_of(function: Any) -> str | None:
-    """Return the file of a function below its decorators, or of the method that calls an object."""
-    inner = inspect.unwrap(function)
-    code = getattr(inner if hasattr(inner, "__code__") else type(inner).__call__, "__code__", None)
-    return None if code is None else str(code.co_filename)

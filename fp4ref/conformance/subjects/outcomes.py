@@ -29,6 +29,7 @@ class FindingKind(StrEnum):
     DEPENDS = "depends-on-earlier-calls"
     OVERWRITTEN = "earlier-result-overwritten"
     CONCURRENT = "differs-on-streams"
+    INTERNAL = "internal-error"  # in a check of this program; nothing is known of the kernel
     NOT_RUN = "not-run"  # after the kernel's process broke down too often
     NOT_TRIED = "not-tried"  # after the time of the whole run; nothing is wrong with the kernel
 

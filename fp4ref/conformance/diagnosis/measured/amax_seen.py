@@ -97,7 +97,7 @@ def _rules(kernel: Kernel, found: Sequence[Maximum]) -> Iterator[SeenRule]:
             for out in _residues(at % size, size):
                 words, sees = of_every(out, size, one, many), partial(_not_modulo, size, out)
                 yield SeenRule(f"{many}-modulo-{size}", words, axis, sees)
-                words += f"; where there is no such {one}, it sees all"
+                words += f"; where no {one} is left, it sees all"
                 yield SeenRule(f"{many}-modulo-{size}-any", words, axis, partial(_or_all, sees))
         yield SeenRule(f"{many}-to-{until}", f"misses {many} up to {until}", axis, partial(_above, until))
 

@@ -207,7 +207,7 @@ def _turned(swizzle: Swizzle, what: str, case: Case, declared: Declaration, q: D
     if what == "scales":
         return q._replace(scales=swizzle(q.scales))
     form = case.spec.element.format
-    return q._replace(data=packing.pack(swizzle(packing.unpack(q.data, case.matrix[1], form)), form))
+    return q._replace(data=swizzle.of_data(q.data, case.matrix[1], form))
 
 
 def _codes_at(stands: Order, axis: int, fill: bool, case: Case, declared: Declaration, q: DirectionData) -> Any:

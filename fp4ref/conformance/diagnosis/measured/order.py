@@ -100,7 +100,7 @@ def element_orders(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]]) -> I
     swizzle = swizzled(seen, per_byte)
     if swizzle is not None:
         text = swizzle.text("byte", "bytes of data", per_byte)
-        yield DataReader(f"data-swizzled-{swizzle.name}", Slot.PACKING, text, partial(_unswizzled, swizzle))
+        yield DataReader(f"data-swizzled-{swizzle.name}", Slot.PACKING, text, partial(_unswizzled, swizzle), fills=True)
 
 
 def groups(codes: Iterable[Any], size: int, axis: int) -> Any:
@@ -130,8 +130,10 @@ def _gathered(swap: Gather, axis: int, data: Codes, shape: tuple[int, int], form
 
 
 def _unswizzled(swizzle: Swizzle, data: Codes, shape: tuple[int, int], form: Format) -> Any:
-    codes = unpacked(data, shape, form)
-    return None if codes is None else swizzle.undone(codes)
+    if unpacked(data, shape, form) is None:
+        return None
+    rows = np.ascontiguousarray(data).reshape(shape[0], -1)
+    return unpacked(swizzle.undone.of_data(rows, shape[1], form), shape, form)
 
 
 def _reordered(order: Order, axis: int, fill: bool, data: Codes, shape: tuple[int, int], form: Format) -> Any:

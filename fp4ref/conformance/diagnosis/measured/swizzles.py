@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref import packing
+from fp4ref.formats import Format
+
 UNITS = (1, 2, 4, 8, 16, 32, 64)  # bytes, or scales
 GROUPS = (2, 4, 8, 16)  # units
 DIVISORS = (1, 2, 4, 8)  # rows that are stored alike
@@ -57,6 +60,12 @@ class Swizzle(NamedTuple):
     def undone(self) -> Swizzle:
         """The swizzle that puts everything back."""
         return self._replace(kind={"xor": "xor", "on": "back", "back": "on"}[self.kind])
+
+    def of_data(self, data: Any, columns: int, form: Format) -> Any:
+        """Return packed data [rows, bytes] with its bytes at their places; 6-bit codes move one by one."""
+        if 8 % form.bits == 0:
+            return self._replace(unit=self.unit * form.bits // 8)(data)
+        return packing.pack(self(packing.unpack(data, columns, form)), form)
 
     def __call__(self, values: Any) -> Any:
         """Return a matrix with its values at their places."""

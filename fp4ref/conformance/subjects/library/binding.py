@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref import arrays
-from fp4ref.conformance.subjects.calling import Wrong
+from fp4ref.conformance.subjects.failures import Wrong
 from fp4ref.conformance.subjects.guards import FENCE, Arrays, Guarded, counted, host_bytes
 from fp4ref.conformance.subjects.library.arguments import RECORDS, Argument
 from fp4ref.conformance.subjects.library.expression import ExpressionError, evaluated, parsed
