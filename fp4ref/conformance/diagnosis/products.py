@@ -27,11 +27,11 @@ from fp4ref.conformance.judge.products import judge
 from fp4ref.conformance.mistakes.operand_pairs import OperandPair, pair_of, product
 from fp4ref.conformance.mistakes.places import COLUMN, ROW
 from fp4ref.conformance.mistakes.product_additions import Additions, single_ways, ways
-from fp4ref.conformance.mistakes.product_amaxes import Scaling, of_other_rows
+from fp4ref.conformance.mistakes.product_amaxes import Scaling, of_other_rows, orders
 from fp4ref.conformance.mistakes.product_blocks import gathered_readings, placed_readings
 from fp4ref.conformance.mistakes.product_depths import depths
 from fp4ref.conformance.mistakes.product_roundings import Rounds, roundings
-from fp4ref.conformance.mistakes.product_specials import RESULTS, special_sums
+from fp4ref.conformance.mistakes.product_specials import ENDS, RESULTS, special_sums
 from fp4ref.conformance.mistakes.products import Reading, readings
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.mistakes.result_places import result_mistakes
@@ -124,6 +124,10 @@ class ProductResult:
     direction: Direction = "row"
 
 
+def _end_of(end: Callable[[Floats, str], Floats], to: str, right: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(end(right.astype(F), to)).astype(right.dtype)
+
+
 class _Search:
     """Known mistakes on all cases, the wrong ones first, small ones first."""
 
@@ -182,7 +186,8 @@ class _Search:
         for name, text, rounds in roundings("sums"):
             if text:
                 yield KnownResult((name,), Slot.SUM, text, partial(self._ended, *right, rounds, as_it_is))
-        for scaling in (*scalings_of(fullest)[1:], *(of_other_rows() if fullest.row_scaled else ())):
+        known = scalings_of(fullest)[1:]
+        for scaling in (*known, *(orders() if known else ()), *(of_other_rows() if fullest.row_scaled else ())):
             assert scaling is not None
             scaled = partial(self._ended, scaling, right[1], as_it_is, as_it_is)
             yield KnownResult((scaling.name,), Slot.GLOBAL, scaling.text, scaled)
@@ -192,6 +197,8 @@ class _Search:
         for name, text, rounds in roundings("results"):
             if text:
                 yield KnownResult((name,), Slot.RESULTS, text, partial(self._ended, *right, as_it_is, rounds))
+        for name, text, end in ENDS:
+            yield KnownResult((name,), Slot.RESULTS, text, partial(self._changed, partial(_end_of, end, self.to)))
 
     def _read(self, reading: Reading, scaling: Scaling | None, adding: Additions, index: int) -> NDArray[Any] | None:
         sums = reading.sums(self.pairs[index])
