@@ -145,7 +145,7 @@ FAMILIES = {
     "deep": ProductFamily(_deep, "depth past a limit, or a part of a split K, is left out", ("GEM-1", "GEM-13")),
     "ragged": ProductFamily(_ragged, "the last block is not full", ("GEM-1", "GEM-13")),
     "alpha": ProductFamily(
-        alpha, "an amax or the factor is left out, or multiplied in another order", ("GEM-5", "GEM-7")
+        alpha, "an amax or the factor is left out, or multiplied in another order", ("GEM-5", "GEM-7", "GEM-8")
     ),
     "special": ProductFamily(specials, "NaN or an infinity spreads, or gets lost", ("GEM-3", "GEM-17")),
     "special-tails": ProductFamily(
