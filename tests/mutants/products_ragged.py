@@ -77,12 +77,53 @@ def of_row(y, s, bias, **_):
     return y * s + np.resize(bias, len(y))[:, None]
 
 
+def rows_past_8(m, n):
+    return rows(m, 8)
+
+
+def as_it_is(q, s):
+    return q, s
+
+
 def columns(n, tile):
     return tail(n, tile)[None]
 
 
 def rows(m, tile):
     return tail(m, tile)[:, None]
+
+
+def bias_clamped(y, s, bias, **_):
+    """Columns that fill no tile of 8 take the last bias before them."""
+    index = np.arange(len(bias))
+    whole = len(bias) // 8 * 8
+    return y * s + bias[np.where((index >= whole) & (whole > 0), whole - 1, index)]
+
+
+def c_of_whole_rows(y, s, c, **_):
+    """C with the row stride of whole tiles of 8."""
+    m, n = np.indices(c.shape)
+    return y * s + c.ravel()[m * max(n.shape[1] // 8 * 8, 1) + n]
+
+
+def with_depth(end, **of):
+    """An end of a product that is also given K."""
+    seen = []
+
+    def pick(given):
+        seen[:] = [given["depth"]]
+        return given
+
+    return {"end": lambda y, s, bias=None, c=None, to=F: end(y, s, bias, c, seen[0]), "pick": pick, **of}
+
+
+def through_float16(y, s, **_):
+    y = y * s
+    return np.where(columns(y.shape[1], 8), y.astype(np.float16).astype(F), y)
+
+
+def first_scale_of_one_row(q, s):
+    return q, np.repeat(s[:, :1], s.shape[1], axis=1) if len(s) == 1 else s
 
 
 RAGGED = {
@@ -109,6 +150,60 @@ RAGGED = {
             **BIAS,
         ),
         r"bias is rounded to bfloat16, in columns past the last multiple of 4",
+    ),
+    "bias clamped": (product("nvfp4", bias_clamped, **BIAS), r"wrong: .*bias"),
+    "bias twice where K is ragged": (
+        product("nvfp4", **with_depth(lambda y, s, bias, c, k: y * s + bias * F(1 + (k % 16 > 0)), **BIAS)),
+        r"the bias is added twice",
+    ),
+    "bias past column 128, in whole tiles": (
+        product("nvfp4", without_bias(lambda m, n: (np.arange(n) >= 128)[None]), multiple=(16, 64), **BIAS),
+        r"bias is not added, in columns from 128 on",
+    ),
+    "bias of the tail, both": (
+        product(
+            "nvfp4",
+            lambda y, s, bias, c, **_: y * s + c + np.where(tail(len(bias), 32), F(0), bias),
+            to="float16",
+            **BOTH,
+        ),
+        r"bias is not added, in columns past the last multiple of 32",
+    ),
+    "bias of the tail, amaxes of rows": (
+        product("nvfp4-row-scaled", without_bias(lambda m, n: columns(n, 8)), to="bfloat16", **BIAS),
+        r"bias is not added, in columns past the last multiple of 8",
+    ),
+    "C of whole rows": (product("mxfp4", c_of_whole_rows, **C), r"wrong: .*C"),
+    "C of the tail, amaxes of rows": (
+        product("nvfp4-row-scaled", without_c(lambda m, n: columns(n, 8)), to="bfloat16", **C),
+        r"C is not added.*columns past the last multiple of 8",
+    ),
+    "tail not written": (
+        product(
+            "mxfp8-e4m3",
+            lambda y, s, c, **_: np.where(columns(y.shape[1], 8), c, y + c),
+            to="bfloat16",
+            out_buffers=True,
+            in_place=True,
+        ),
+        r"(result is C|not written).*columns past the last multiple of 8",
+    ),
+    "tail through float16": (
+        product("nvfp4", through_float16),
+        r"rounded to float16, in columns past the last multiple of 8",
+    ),
+    "scales of one row": (product("mxfp4", fix=as_it_is, fix_b=first_scale_of_one_row), r"scale"),
+    "mx saturates": (
+        product("mxfp4", saturating(lambda m, n: True, 65504), to="float16"),
+        r"infinite results saturate",
+    ),
+    "mx saturates in the tail": (
+        product("mxfp8-e4m3", saturating(rows_past_8, 65504), to="float16"),
+        r"infinite results saturate, in rows past the last multiple of 8",
+    ),
+    "-0 lost in the tail": (
+        product("nvfp4", lambda y, s, **_: np.where(rows(len(y), 8), y * s + F(0), y * s)),
+        r"results of -0 become 0, in rows past the last multiple of 8",
     ),
     "bias of rows": (product("nvfp4", of_row, **BIAS), r"bias is added by rows"),
     "rounded before the bias": (

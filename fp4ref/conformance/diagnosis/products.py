@@ -62,11 +62,11 @@ def diagnose(evidence: Evidence, declared: Declaration, budget_seconds: float = 
         told = special([(case, got) for case, got in evidence if case.specials], to, declared.scale_layout)
         return Diagnosis(conforms=False, explanations=told, first_stage=Slot.RESULTS)
     bits = significant_bits((judge(case, got, to) for case, got in aimed), to)
-    elsewhere = any(not equal for (case, _), equal in zip(aimed, right, strict=True) if not case.measured_in)
+    elsewhere = any(not equal for (case, _), equal in zip(aimed, right, strict=True) if to not in case.measured_in)
     if bits is not None and not (bits == ALMOST and elsewhere):
         return Diagnosis(conforms=False, partial=_narrow(bits), first_stage=Slot.SUM)
     ordered = sorted(zip(aimed, right, strict=True), key=lambda each: (each[1], _work(each[0][0])))
-    search = _Search([item for item, _ in ordered if not item[0].measured_in], declared, tick)
+    search = _Search([item for item, _ in ordered if to not in item[0].measured_in], declared, tick)
     complete = True
     try:
         search.run()
@@ -179,6 +179,8 @@ class _Search:
             return
         fullest = self._fullest
         right = scalings_of(fullest)[0], next(ways(fullest))
+        for name, text, end in ENDS:
+            yield KnownResult((name,), Slot.RESULTS, text, partial(self._changed, partial(_end_of, end, self.to)))
         for name, text, change in result_mistakes(numbers=True):
             yield KnownResult((name,), Slot.RESULTS, text.format("results"), partial(self._changed, change))
         yield from self._read_as(reading for reading in readings(both=self.sees_both) if reading.text)
@@ -197,8 +199,6 @@ class _Search:
         for name, text, rounds in roundings("results"):
             if text:
                 yield KnownResult((name,), Slot.RESULTS, text, partial(self._ended, *right, as_it_is, rounds))
-        for name, text, end in ENDS:
-            yield KnownResult((name,), Slot.RESULTS, text, partial(self._changed, partial(_end_of, end, self.to)))
 
     def _read(self, reading: Reading, scaling: Scaling | None, adding: Additions, index: int) -> NDArray[Any] | None:
         sums = reading.sums(self.pairs[index])

@@ -83,7 +83,8 @@ def _width(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
 def _extremes(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     """Yield the smallest and the largest scales of A against those of B that bring the products back to small numbers.
 
-    Elements are 2 at most, so that an element times its scale is finite in float32.
+    Elements are 2 at most, so that an element times its scale is finite in float32. Some sums of a second product are
+    beyond float16.
     """
     mx = spec.scale.format is E8M0
     pairs = ((-127, 126), (-126, 126), (126, -127), (0, 0)) if mx else ((-9, 8), (-8, 8), (8, -9), (0, 0))
@@ -95,6 +96,14 @@ def _extremes(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
         given = scale_bytes(spec, np.tile(scales[:, place], (rows, 1)))
         sides.append(replace(q, row=q.row._replace(scales=given)))
     yield GemmCase(family, "both-ends", sides[0], sides[1])
+    yield GemmCase(family, "past-float16", *(_times_four(integers(spec, random, n, 99)) for n in (85, 77)))
+
+
+def _times_four(q: Quantized) -> Quantized:
+    """Return a tensor whose block scales are those of another one times 4."""
+    assert q.row is not None
+    scales = scale_bytes(q.spec, 4.0 * q.spec.scale.decode(q.row.scales))
+    return replace(q, row=q.row._replace(scales=scales))
 
 
 def _dense(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
