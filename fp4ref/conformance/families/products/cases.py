@@ -96,13 +96,14 @@ def _extremes(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
         given = scale_bytes(spec, np.tile(scales[:, place], (rows, 1)))
         sides.append(replace(q, row=q.row._replace(scales=given)))
     yield GemmCase(family, "both-ends", sides[0], sides[1])
-    yield GemmCase(family, "past-float16", *(_times_four(integers(spec, random, n, 99)) for n in (85, 77)))
+    a, b = (_times_four(integers(spec, random, rows, 99)) for rows in (85, 77))
+    yield GemmCase(family, "past-float16", a, b)
 
 
 def _times_four(q: Quantized) -> Quantized:
     """Return a tensor whose block scales are those of another one times 4."""
     assert q.row is not None
-    scales = scale_bytes(q.spec, 4.0 * q.spec.scale.decode(q.row.scales))
+    scales = scale_bytes(q.spec, 4 * q.spec.scale.decode(q.row.scales).astype(np.float64))
     return replace(q, row=q.row._replace(scales=scales))
 
 
