@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -23,6 +24,7 @@ from fp4ref.conformance.verdict.product_runs import check
 
 F = np.float32
 KERNELS = runpy.run_path(str(Path(__file__).parent / "mutants" / "products.py"))
+RAGGED = runpy.run_path(str(Path(__file__).parent / "mutants" / "products_ragged.py"))["RAGGED"]
 DEPTHS = runpy.run_path(str(Path(__file__).parent / "mutants" / "depths.py"))["DEPTHS"]
 FEW = ("ragged", "powers", "alpha", "bias", "accumulate", "bias-accumulate", "special")
 DIRECTED = ("ragged", "dense")
@@ -52,6 +54,15 @@ def test_wrong_additions_are_caught_and_named(function, text):
     report = verdict(function)
     assert not report.ok
     assert re.search(re.escape(text), report.headline), report.headline
+
+
+@pytest.mark.slow
+@pytest.mark.rule("GEM-5", "GEM-8", "GEM-15", "GEM-17", "GEM-18", "CNF-2")
+@pytest.mark.parametrize(("function", "text"), few([*named(RAGGED)], 12))
+def test_what_is_wrong_in_a_tail_or_by_one_bit_is_caught_and_named(function, text):
+    report = verdict(function, None)
+    assert not report.ok
+    assert re.search(text, report.headline), report.headline
 
 
 @pytest.mark.slow
@@ -121,6 +132,7 @@ STAGES = {  # a kernel, and the rules that fail
     "cast, bias": (product("nvfp4", truncated, to="bfloat16", more=("bias",)), "GEM-8"),
     "precision": (product("nvfp4", in_bfloat16), "GEM-13"),
     "NaN": (product("nvfp4", fix=KERNELS["nan_scales"](0)), "GEM-3 GEM-17"),
+    "a zero is added": (product("nvfp4", lambda y, s, **_: y * s + F(0)), "GEM-8"),
 }
 
 
@@ -204,6 +216,71 @@ def test_additions_are_exact_in_every_order(spec, to):
     assert len(made) == 3
 
 
+@pytest.mark.rule("GEM-15", "GEM-18")
+@pytest.mark.parametrize("spec", ["nvfp4", "nvfp4-row-scaled", "mxfp4", "mxfp8-e4m3"])
+def test_something_is_added_to_results_of_every_tail(spec):
+    spec = fp4ref.profiles[spec]
+    for family in ("bias", "accumulate", "bias-accumulate"):
+        shapes = [case.shape for case in cases(spec, (family,)) if case.plain]
+        depths = {depth % spec.block.columns == 0 for *_, depth in shapes}
+        for sizes in zip(*shapes, strict=True):
+            if sizes != tuple(depth for *_, depth in shapes):
+                assert {size % 8 for size in sizes} == {*range(8)}
+                assert {1} < {*sizes}
+                for tile in (16, 32, 64, 128):  # past a tile, by less than 8
+                    assert any(size > tile and 0 < size % tile < 8 for size in sizes), (family, tile)
+                assert any(size % 64 > 32 for size in sizes)
+        assert depths == {True, False}
+
+
+ORDERS = {  # of float32 operations, with the factor f and its root h
+    "reciprocal": lambda a, b, f, h: a * b * (F(1) / f),
+    "division": lambda a, b, f, h: a * b / f,
+    "a first": lambda a, b, f, h: a * (F(1) / f) * b,
+    "b first": lambda a, b, f, h: b * (F(1) / f) * a,
+    "a divided": lambda a, b, f, h: a / f * b,
+    "b divided": lambda a, b, f, h: b / f * a,
+    "each": lambda a, b, f, h: a / h * (b / h),
+    "each by reciprocal": lambda a, b, f, h: a * (F(1) / h) * (b * (F(1) / h)),
+    "one each": lambda a, b, f, h: a / h * (b * (F(1) / h)),
+    "a, b, root": lambda a, b, f, h: a / h * b / h,
+    "reciprocal of quotient": lambda a, b, f, h: F(1) / (f / (a * b)),
+    "reciprocal of product": lambda a, b, f, h: F(1) / (h / a * (h / b)),
+    "product of reciprocals": lambda a, b, f, h: F(1) / (h / a) * (F(1) / (h / b)),
+    "quotient by b": lambda a, b, f, h: a / (f / b),
+    "once": lambda a, b, f, h: (np.float64(a) * np.float64(b) / np.float64(f)).astype(F),
+}
+
+
+@pytest.mark.rule("GEM-5", "GEM-6", "GEM-18")
+@pytest.mark.parametrize("to", [F, ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize("spec", ["nvfp4", "nvfp4-row-scaled", "te.python_reference_4over6_mae_256"])
+def test_each_order_of_the_amaxes_and_the_factor_shows(spec, to):
+    spec = fp4ref.profiles[spec]
+    given = [case for case in cases(spec, ("alpha",)) if case.name.startswith("order-")]
+    a, b = np.array([[q.row.amax[0] for q in (case.a, case.b)] for case in given], F).T
+    root = F(6 * (256 if "256" in spec.name else 448))
+    made = {name: order(a, b, root * root, root).astype(to).tolist() for name, order in ORDERS.items()}
+    right = {"a first"} if spec.global_scale == "row" else {"reciprocal", "division"}
+    same = {(one, other) for one in right for other in {*made} - right if made[one] == made[other]}
+    assert not same
+    for case in given:  # results are powers of two times alpha, so that a bit of alpha is one of a result
+        sums = np.abs(
+            fp4ref.gemm(*(replace(q, row=q.row._replace(amax=q.row.amax * 0 + root)) for q in (case.a, case.b)))
+        )
+        assert (np.frexp(sums)[0] == 0.5).all()
+
+
+@pytest.mark.rule("GEM-3", "GEM-17")
+@pytest.mark.parametrize("spec", ["nvfp4", "mxfp8-e5m2"])
+def test_nan_in_tails(spec):
+    for case in cases(fp4ref.profiles[spec], ("special-tails",)):
+        m, n, _ = case.shape
+        y = fp4ref.gemm(case.a, case.b)
+        row, column = np.ogrid[:m, :n]
+        assert (np.isnan(y) == ((row == m - 1) | (column == max(n - 2, 0)))).all()
+
+
 @pytest.mark.rule("GEM-16")
 def test_a_turned_tensor_has_the_matrix_in_its_column_direction():
     case = next(case for case in cases(fp4ref.NVFP4, ("dense",)))
@@ -225,7 +302,7 @@ def test_what_a_kernel_does_not_take_does_not_apply():
     assert dict(report.skipped) == {
         "is not defined on nan": 4,
         "is not defined on inf": 1,
-        "takes no bias": 50,
+        "takes no bias": 54,
         "takes nothing to accumulate to": 25,
     }
     with pytest.raises(fp4ref.DomainError, match=r"transposed data of mxfp4, need elements of 8 bits \[GEM-16\]"):

@@ -24,7 +24,7 @@ from fp4ref.spec import Granularity
 SPECS = ("nvfp4", "nvfp4-2d", "nvfp4-4over6", "nvfp4-row-scaled", "mxfp4", "mxfp6-e2m3", "mxfp8-e4m3", "mxfp8-e5m2")
 AIMED = ("powers", "width", "dense", "extremes", "deep", "ragged", "alpha")
 ADDED = ("bias", "accumulate", "bias-accumulate")
-AIMED_CASES, ADDED_CASES, SPECIAL_CASES = 224, 252, 27
+AIMED_CASES, ADDED_CASES, SPECIAL_CASES = 347, 266, 27
 LIMIT = 1 << 24
 NOTHING = 1 << 20  # the exponent of a zero's last bit
 

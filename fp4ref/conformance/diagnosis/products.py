@@ -27,11 +27,11 @@ from fp4ref.conformance.judge.products import judge
 from fp4ref.conformance.mistakes.operand_pairs import OperandPair, pair_of, product
 from fp4ref.conformance.mistakes.places import COLUMN, ROW
 from fp4ref.conformance.mistakes.product_additions import Additions, single_ways, ways
-from fp4ref.conformance.mistakes.product_amaxes import Scaling, of_other_rows
+from fp4ref.conformance.mistakes.product_amaxes import Scaling, of_other_rows, orders
 from fp4ref.conformance.mistakes.product_blocks import gathered_readings, placed_readings
 from fp4ref.conformance.mistakes.product_depths import depths
 from fp4ref.conformance.mistakes.product_roundings import Rounds, roundings
-from fp4ref.conformance.mistakes.product_specials import RESULTS, special_sums
+from fp4ref.conformance.mistakes.product_specials import ENDS, RESULTS, special_sums
 from fp4ref.conformance.mistakes.products import Reading, readings
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.mistakes.result_places import result_mistakes
@@ -62,11 +62,11 @@ def diagnose(evidence: Evidence, declared: Declaration, budget_seconds: float = 
         told = special([(case, got) for case, got in evidence if case.specials], to, declared.scale_layout)
         return Diagnosis(conforms=False, explanations=told, first_stage=Slot.RESULTS)
     bits = significant_bits((judge(case, got, to) for case, got in aimed), to)
-    elsewhere = any(not equal for (case, _), equal in zip(aimed, right, strict=True) if not case.measured_in)
+    elsewhere = any(not equal for (case, _), equal in zip(aimed, right, strict=True) if to not in case.measured_in)
     if bits is not None and not (bits == ALMOST and elsewhere):
         return Diagnosis(conforms=False, partial=_narrow(bits), first_stage=Slot.SUM)
     ordered = sorted(zip(aimed, right, strict=True), key=lambda each: (each[1], _work(each[0][0])))
-    search = _Search([item for item, _ in ordered if not item[0].measured_in], declared, tick)
+    search = _Search([item for item, _ in ordered if to not in item[0].measured_in], declared, tick)
     complete = True
     try:
         search.run()
@@ -124,6 +124,10 @@ class ProductResult:
     direction: Direction = "row"
 
 
+def _end_of(end: Callable[[Floats, str], Floats], to: str, right: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(end(right.astype(F), to)).astype(right.dtype)
+
+
 class _Search:
     """Known mistakes on all cases, the wrong ones first, small ones first."""
 
@@ -175,6 +179,8 @@ class _Search:
             return
         fullest = self._fullest
         right = scalings_of(fullest)[0], next(ways(fullest))
+        for name, text, end in ENDS:
+            yield KnownResult((name,), Slot.RESULTS, text, partial(self._changed, partial(_end_of, end, self.to)))
         for name, text, change in result_mistakes(numbers=True):
             yield KnownResult((name,), Slot.RESULTS, text.format("results"), partial(self._changed, change))
         yield from self._read_as(reading for reading in readings(both=self.sees_both) if reading.text)
@@ -182,7 +188,8 @@ class _Search:
         for name, text, rounds in roundings("sums"):
             if text:
                 yield KnownResult((name,), Slot.SUM, text, partial(self._ended, *right, rounds, as_it_is))
-        for scaling in (*scalings_of(fullest)[1:], *(of_other_rows() if fullest.row_scaled else ())):
+        known = scalings_of(fullest)[1:]
+        for scaling in (*known, *(orders() if known else ()), *(of_other_rows() if fullest.row_scaled else ())):
             assert scaling is not None
             scaled = partial(self._ended, scaling, right[1], as_it_is, as_it_is)
             yield KnownResult((scaling.name,), Slot.GLOBAL, scaling.text, scaled)

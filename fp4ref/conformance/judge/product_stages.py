@@ -136,7 +136,8 @@ class _Stages:
         plain = self.named.get((case.family, case.plain))
         if plain is None:
             return found | self._sums(judgement, wrong)
-        own = P.ADDITIONS if adds(case) else P.SCALES
+        zeros = not (got[wrong].any() or judgement.low[wrong].any())  # their signs tell whether a zero was added
+        own = P.ADDITIONS if adds(case) or zeros else P.SCALES
         if plain.equal:
             return found | {P.CAST if self._cast(judgement, wrong) else own}
         found |= self.parts(plain)

@@ -27,6 +27,7 @@ class Adding:
     value: Value
     early: bool = False
     narrow: bool = False  # the product is rounded to the result's type first
+    rounded: str = ""  # the type to which the product is rounded first
     alone: bool = False  # without the product
 
 
@@ -34,7 +35,15 @@ def _gathered(gather: Gather, bias: Floats, y: Floats) -> Floats:
     return np.asarray(gather(bias[0])[None], F)
 
 
-def _transposed(part: Floats, y: Floats) -> Floats:
+def _by_rows(bias: Floats, y: Floats) -> Floats:
+    return np.resize(bias[0], len(y))[:, None]
+
+
+def _column_major(c: Floats, y: Floats) -> Floats:
+    return c.reshape(c.shape[::-1]).T
+
+
+def _if_square(part: Floats, y: Floats) -> Floats:
     return part.T if y.shape[0] == y.shape[1] else part
 
 
@@ -47,7 +56,12 @@ BIAS = (
     Adding("bias-bf16", "the bias is rounded to bfloat16", lambda b, y: narrowed("bfloat16", b)),
     Adding("bias-fp16", "the bias is rounded to float16", lambda b, y: narrowed("float16", b)),
     Adding("bias-cut", "the bias is truncated to bfloat16", lambda b, y: truncated(b)),
-    Adding("bias-rows", "the bias is added by rows instead of columns", _transposed),
+    Adding("bias-rows", "the bias is added by rows instead of columns", _by_rows),
+    Adding("bias-rows-square", "the bias is added by rows instead of columns, if there are as many", _if_square),
+    *(
+        Adding(f"bias-after-{to}", f"results are rounded to {to} before the bias is added", lambda b, y: b, rounded=to)
+        for to in ("bfloat16", "float16")
+    ),
 )
 OF_OTHERS = tuple(
     Adding(f"bias-{gather.name}", gather.text("bias", "column"), partial(_gathered, gather)) for gather in GATHERS
@@ -60,7 +74,8 @@ ACCUMULATE = (
     Adding("c-scaled", "C is scaled by alpha", lambda c, y: c, early=True),
     Adding("c-narrow", "the product is rounded to the result's type before C is added", lambda c, y: c, narrow=True),
     Adding("c-alone", "the product is lost, the result is C", lambda c, y: c, alone=True),
-    Adding("c-transposed", "C is added transposed", _transposed),
+    Adding("c-transposed", "C is added transposed", _column_major),
+    Adding("c-transposed-square", "C is added transposed, if it is square", _if_square),
 )
 
 
@@ -91,6 +106,7 @@ class Additions:
         """Add those of bias and C that come after alpha, in the order of GEM-8. Rules: GEM-8."""
         b, c = _parts(pair)
         b = None if b is None or self.bias.early else self.bias.value(b, y)
+        y = narrowed(self.bias.rounded, y) if self.bias.rounded else y
         if c is None or self.accumulate.early:
             return y if b is None else np.asarray(y + b, F)
         c = self.accumulate.value(c, y)

@@ -66,6 +66,47 @@ def scalings() -> Iterator[Scaling]:
     return (Scaling(*parts) for parts in known)
 
 
+def orders() -> Iterator[Scaling]:
+    """Yield other orders of the amaxes and the factor, each rounded after every operation, or once."""
+    one = F(1)
+    known: tuple[tuple[str, str, Callable[[Floats, Floats, np.float32], Floats]], ...] = (
+        ("order-a", "the factor multiplies the amax of A before that of B", lambda a, b, f: a * (one / f) * b),
+        ("order-b", "the factor multiplies the amax of B before that of A", lambda a, b, f: b * (one / f) * a),
+        ("order-a-divided", "the factor divides the amax of A before that of B multiplies", lambda a, b, f: a / f * b),
+        ("order-b-divided", "the factor divides the amax of B before that of A multiplies", lambda a, b, f: b / f * a),
+        ("order-each", "each amax is multiplied by 1 / (6 * 448), as float32, before they multiply", _each_multiplied),
+        ("order-inverse", "alpha is the reciprocal of factor / (amax_A * amax_B)", lambda a, b, f: one / (f / (a * b))),
+        ("order-inverses", "alpha is the reciprocal of the two encode scales' product", _inverse_of_both),
+        ("order-each-inverse", "alpha is the product of the reciprocals of the two encode scales", _inverse_of_each),
+        ("order-once", "alpha is rounded once, instead of after each operation", _once),
+    )
+    for name, text, made in known:
+        yield Scaling(name, text, partial(_by, made))
+
+
+def _by(made: Callable[[Floats, Floats, np.float32], Floats], y: Floats, a: Floats, b: Floats, f: np.float32) -> Floats:
+    return np.asarray(y * made(a, b, f), F)
+
+
+def _each_multiplied(a: Floats, b: Floats, factor: np.float32) -> Floats:
+    own = F(1) / F(np.sqrt(factor))
+    return np.asarray((a * own) * (b * own))
+
+
+def _inverse_of_both(a: Floats, b: Floats, factor: np.float32) -> Floats:
+    root = F(np.sqrt(factor))
+    return np.asarray(F(1) / ((root / a) * (root / b)))
+
+
+def _inverse_of_each(a: Floats, b: Floats, factor: np.float32) -> Floats:
+    root = F(np.sqrt(factor))
+    return np.asarray((F(1) / (root / a)) * (F(1) / (root / b)))
+
+
+def _once(a: Floats, b: Floats, factor: np.float32) -> Floats:
+    return np.asarray(np.asarray(a, np.float64) * b / np.float64(factor)).astype(F)
+
+
 def of_other_rows() -> Iterator[Scaling]:
     """Yield amaxes of rows that are those of other rows."""
     for gather in GATHERS:

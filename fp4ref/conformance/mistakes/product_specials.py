@@ -93,6 +93,14 @@ RESULTS: tuple[tuple[str, str, Callable[[Floats, str], Floats]], ...] = (
 )
 
 
+def _positive(y: Floats, to: str) -> Floats:
+    return np.asarray(y + F(0))
+
+
+# Of finite sums as well
+ENDS = (*RESULTS[1:], ("minus-zero-lost", "results of -0 become 0", _positive))
+
+
 def special_sums(pair: OperandPair) -> Iterator[tuple[str, str, Wide]]:
     """Yield each mistake in reading, its name, its sentence and its sums."""
     for name, text, change in READERS:

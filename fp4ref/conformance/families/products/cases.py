@@ -13,16 +13,16 @@ import numpy as np
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families.products.additions import bias, both, sum_and_c
+from fp4ref.conformance.families.products.amaxes import alpha
 from fp4ref.conformance.families.products.case import GemmCase, ProductFamily, Random, case_of, integers, scale_bytes
-from fp4ref.conformance.families.products.specials import specials
+from fp4ref.conformance.families.products.specials import specials, specials_of_tails
 from fp4ref.formats import E8M0, F
 from fp4ref.layout import LINEAR
 from fp4ref.model.quantize import quantize
 from fp4ref.quantized import Quantized
-from fp4ref.spec import Granularity, Spec
+from fp4ref.spec import Spec
 
 SIGNIFICANT = 24  # bits of a float32
-PLAIN = "plain"
 
 
 def cases(spec: Spec, names: tuple[str, ...] | None = None, seed: int = 0) -> Iterator[GemmCase]:
@@ -83,7 +83,8 @@ def _width(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
 def _extremes(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     """Yield the smallest and the largest scales of A against those of B that bring the products back to small numbers.
 
-    Elements are 2 at most, so that an element times its scale is finite in float32.
+    Elements are 2 at most, so that an element times its scale is finite in float32. Some sums of a second product are
+    beyond float16.
     """
     mx = spec.scale.format is E8M0
     pairs = ((-127, 126), (-126, 126), (126, -127), (0, 0)) if mx else ((-9, 8), (-8, 8), (8, -9), (0, 0))
@@ -95,6 +96,15 @@ def _extremes(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
         given = scale_bytes(spec, np.tile(scales[:, place], (rows, 1)))
         sides.append(replace(q, row=q.row._replace(scales=given)))
     yield GemmCase(family, "both-ends", sides[0], sides[1])
+    a, b = (_times_four(integers(spec, random, rows, 99)) for rows in (85, 77))
+    yield GemmCase(family, "past-float16", a, b)
+
+
+def _times_four(q: Quantized) -> Quantized:
+    """Return a tensor whose block scales are those of another one times 4."""
+    assert q.row is not None
+    scales = scale_bytes(q.spec, 4 * q.spec.scale.decode(q.row.scales).astype(np.float64))
+    return replace(q, row=q.row._replace(scales=scales))
 
 
 def _dense(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
@@ -121,26 +131,6 @@ def _ragged(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
         yield GemmCase(family, f"{m}x{n}x{columns}", a, b)
 
 
-def _alpha(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """Global amaxes whose products round differently in other orders; one for each row where rows have their own.
-
-    A first case with the same elements and scales, but an alpha of one, shows their sums.
-    """
-    if spec.global_scale is Granularity.NONE:
-        return
-    for m, n, size in ((12, 20, ""), (136, 152, "-wide")):  # past a tile of 128 as well
-        a, b = (integers(spec, random, rows, 4 * spec.block.columns) for rows in (m, n))
-        yield GemmCase(family, f"{PLAIN}{size}", a, b)
-        pairs = [(9.8125, 0.6171875), (4.0, 0.5), (1.1, 1.3), (0.02, 300.0), (1e-20, 3e18)]
-        for amaxes in pairs:
-            sides = []
-            for q, amax in zip((a, b), amaxes, strict=True):
-                assert q.row is not None
-                spread = 1 + np.arange(q.row.amax.size) / 7
-                sides.append(replace(q, row=q.row._replace(amax=(amax * spread).astype(F))))
-            yield GemmCase(family, f"{amaxes[0]:g}-{amaxes[1]:g}{size}", sides[0], sides[1], plain=f"{PLAIN}{size}")
-
-
 def _random(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     for m, n, columns, tail in ((48, 40, 1024, 0.0), (16, 16, 4096, 0.0), (32, 32, 512, 3.0)):
         sides = []
@@ -165,9 +155,12 @@ FAMILIES = {
     "deep": ProductFamily(_deep, "depth past a limit, or a part of a split K, is left out", ("GEM-1", "GEM-13")),
     "ragged": ProductFamily(_ragged, "the last block is not full", ("GEM-1", "GEM-13")),
     "alpha": ProductFamily(
-        _alpha, "an amax or the factor is left out, or multiplied in another order", ("GEM-5", "GEM-7")
+        alpha, "an amax or the factor is left out, or multiplied in another order", ("GEM-5", "GEM-7", "GEM-8")
     ),
     "special": ProductFamily(specials, "NaN or an infinity spreads, or gets lost", ("GEM-3", "GEM-17")),
+    "special-tails": ProductFamily(
+        specials_of_tails, "NaN gets lost in the last rows, columns or block, or in one row", ("GEM-3", "GEM-17")
+    ),
     "bias": ProductFamily(bias, "the bias is left out, added twice, or rounded", ("GEM-8", "GEM-15")),
     "accumulate": ProductFamily(sum_and_c, "what is there is overwritten, or scaled", ("GEM-8", "GEM-15")),
     "bias-accumulate": ProductFamily(both, "one of two sums is left out", ("GEM-8", "GEM-15")),

@@ -44,6 +44,16 @@ def specials(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
         yield _infinities(family, spec, random, infinities, width)
 
 
+def specials_of_tails(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
+    """NaN scales of the last block of the last rows, which fill no tile, and of one row. Rules: GEM-3, GEM-17."""
+    width, nan = spec.block.columns, spec.scale.nan[0]
+    for m, n, more in ((19, 13, 3), (133, 131, 1), (1, 5, width), (6, 1, width)):
+        a, b = (integers(spec, random, rows, 2 * width + more) for rows in (m, n))
+        bytes_of(a).scales[-1, -1] = nan
+        bytes_of(b).scales[-2 if n > 1 else -1, -1] = nan
+        yield GemmCase(family, f"{m}x{n}", a, b, specials=("nan",))
+
+
 def _nan_elements(family: str, spec: Spec, random: Random, nans: Codes, width: int) -> GemmCase:
     """Every code of NaN, each in a row of its own, against zeros in every third row of the other operand."""
     a, b = _pair(spec, random)
