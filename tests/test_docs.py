@@ -268,6 +268,7 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("te.fp8_block@2.9", "te.<wbr>fp8_<wbr>block@<wbr>2.9"),
         ("-0.10009765625", "-0.10009765625"),
         ("1,835,008", "1,835,008"),
+        ("-1e-45 -0", '<span class="whole">-1e-45</span> -0'),
         ("36 (NVFP4)", "36 (NVFP4)"),
         ("fn(NVFP4)", "fn(<wbr>NVFP4)"),
         ("m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "m(32,<wbr>4,*) k(4,*): k0 m1 m0 k1 m2"),
