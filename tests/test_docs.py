@@ -268,6 +268,9 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("te.fp8_block@2.9", "te.<wbr>fp8_<wbr>block@<wbr>2.9"),
         ("-0.10009765625", "-0.10009765625"),
         ("1,835,008", "1,835,008"),
+        ("-o", "-o"),
+        ("--start-timeout", "--start-<wbr>timeout"),
+        ("-1e-45 -0", '<span class="whole">-1e-45</span> -0'),
         ("36 (NVFP4)", "36 (NVFP4)"),
         ("fn(NVFP4)", "fn(<wbr>NVFP4)"),
         ("m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "m(32,<wbr>4,*) k(4,*): k0 m1 m0 k1 m2"),
@@ -300,6 +303,9 @@ def test_plain_text_scrolls_only_where_its_columns_are_aligned():
     breaks.page(None, "", "", context, None)
     assert '<span class="pre whole">--source</span>' in context["body"]
     assert '<span class="pre">fp4ref</span>' in context["body"]
+    context = {"body": '<td><code><span class="pre">fp4ref</span> <span class="pre">-o</span></code></td>'}
+    breaks.page(None, "", "", context, None)
+    assert '<span class="pre whole">-o</span>' in context["body"]
 
 
 def test_versions_of_the_site_stand_side_by_side(tmp_path):

@@ -557,6 +557,7 @@ def test_browser_shows_padding_refusals_and_own_values(browser: Any) -> None:
     assert "too large" in find("#problem").text
     for stale in ("#where", "#worked", "#steps tbody", "#matrix", "#tiled"):
         assert not find(stale).text
+    assert find("#value").get_attribute("value") == ""
     enter("#rows", "20")
     for name in OWN:
         browser.execute_script(
@@ -588,6 +589,7 @@ def test_browser_goes_to_rows_follows_links_and_compares(browser: Any) -> None:
         enter("#row", refused)
         assert "NUM-4" in find("#problem").text
         assert not any(find(stale).text for stale in ("#where", "#worked", "#steps tbody"))
+        assert find("#value").get_attribute("value") == ""
     find('#matrix [tabindex="0"]').click()
     assert not find("#problem").text
     enter("#row", "28672")

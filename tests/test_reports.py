@@ -385,8 +385,8 @@ def test_backends_have_a_report_too(tmp_path):
     report.unavailable["cuda"] = "no device"
     found = of_backends(report)
     page = Page(html.page(found))
-    assert "\N{BALLOT X} 0/1" in page.texts
-    assert "\N{CHECK MARK} 1/1" in page.texts
+    assert "\N{MULTIPLICATION SIGN} 0/1" in page.texts
+    assert "1/1" in page.texts
     junit.write(tmp_path / "report.xml", [found])
     root = ET.parse(tmp_path / "report.xml").getroot()
     assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("4", "2", "1")

@@ -11,11 +11,13 @@ from typing import Any
 
 CELL = re.compile(r"<t[dh][ >].*?</t[dh]>", re.DOTALL)
 TEXT = re.compile(r"(?<=>)[^<]+(?=<)")
-PLACE = re.compile(r"(?<=\w[._])(?=[A-Za-z])|(?<=[,:@/)*|^=-])(?=[A-Za-z])|(?<=\w\()(?=[A-Za-z])|(?<=@)(?=\d)")
+PLACE = re.compile(
+    r"(?<=\w[._])(?=[A-Za-z])|(?<=[,:@/)*|^=])(?=[A-Za-z])|(?<=\w-)(?=[A-Za-z])|(?<=\w\()(?=[A-Za-z])|(?<=@)(?=\d)"
+)
 LIST = re.compile(r"(?<=,)(?=\d)(?!\d{3}\b)")  # in a long list of numbers, such as a layout's table; not of thousands
-DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b")
+WHOLE = re.compile(r"\b\d{4}-\d\d-\d\d\b|-?\b\d[\d.]*e[+-]\d+\b")  # dates, and numbers with an exponent
 LONG = 24
-OPTION = re.compile(r'<span class="pre">(?=--?\w[\w-]*</span>)')
+OPTION = re.compile(r'<span class="pre">(?=--?\w(?:[\w-]|<wbr>)*</span>)')
 PLAIN = re.compile(r'<div class="highlight-text(?= notranslate"><div class="highlight"><pre>(.*?)</pre>)', re.DOTALL)
 ALIGNED = re.compile(r"\S {2,}\S")
 PAGE = 96  # characters of a line of code on a page
@@ -25,7 +27,7 @@ def breakable(text: str) -> str:
     """Return the text of a cell with `<wbr>` where it may break; numbers stay whole."""
     text = PLACE.sub("<wbr>", text)
     text = LIST.sub("<wbr>", text) if len(text) > LONG else text
-    return DATE.sub(r'<span class="whole">\g<0></span>', text)
+    return WHOLE.sub(r'<span class="whole">\g<0></span>', text)
 
 
 def cells(body: str) -> str:

@@ -35,7 +35,7 @@ Examples:
 """
 SPECS = "nvfp4,nvfp4-2d,nvfp4-row-scaled,nvfp4-4over6,nvfp4:column,nvfp4-rht,mxfp4,mxfp8-e4m3"
 SKIPPED_NAMED = 5
-BARS = "▁▂▃▄▅▆▇█"
+SHADES = "░▒▓█"  # fonts without eighths of a bar have these
 COLUMNS = ("spec", ">SQNR dB", ">mean rel", ">max rel", ">saturated", ">underflow", "scales, 2^n")
 
 
@@ -169,7 +169,7 @@ def _side_by_side(results: dict[str, ErrorStatistics | str], width: int) -> list
 
 
 def scales_or_reason(result: ErrorStatistics | str) -> str:
-    """Return the exponents of the smallest and the largest scale, a bar for each between, or why there is none."""
+    """Return the exponents of the smallest and the largest scale, a shade for each between, or why there is none."""
     if isinstance(result, str):
         return result
     bins = result.powers
@@ -177,13 +177,13 @@ def scales_or_reason(result: ErrorStatistics | str) -> str:
         return f"{result.zero_scales} zero" if result.zero_scales else "none"
     low, high = min(bins), max(bins)
     top = max(bins.values())
-    bars = "".join(_bar(bins.get(power, 0), top) for power in range(low, high + 1))
+    shades = "".join(_shade(bins.get(power, 0), top) for power in range(low, high + 1))
     zeros = f", {result.zero_scales} zero" if result.zero_scales else ""
-    return f"{low} {bars} {high}{zeros}"
+    return f"{low} {shades} {high}{zeros}"
 
 
-def _bar(count: int, top: int) -> str:
-    return " " if not count else BARS[min(len(BARS) - 1, math.floor(count * len(BARS) / top))]
+def _shade(count: int, top: int) -> str:
+    return " " if not count else SHADES[min(len(SHADES) - 1, math.floor(count * len(SHADES) / top))]
 
 
 def _record(source: Path, rows: list[Row], total: dict[str, ErrorStatistics]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import NoReturn
 
 DEGRADE = "fp4ref-degrade"  # an error handler of codecs
-PLAIN = str.maketrans("▁▂▃▄▅▆▇█·×→✓✗–—±≤≥", "12345678.x>+---~<>")
+PLAIN = str.maketrans("░▒▓█·×→–—±≤≥", "1234.x>--~<>")
 
 
 def _degraded(error: UnicodeError) -> tuple[str | bytes, int]:

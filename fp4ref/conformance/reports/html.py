@@ -28,7 +28,7 @@ NAMED_RULES = re.compile(
     rf"<(b|td)>{RULE.pattern}(?: {RULE.pattern})*</\1>"
 )  # a cell, or the verdict's word, of rules alone
 TILES = 12  # tiles that are listed
-GOOD, BAD = "\N{CHECK MARK}", "\N{BALLOT X}"  # a verdict is not told by colour alone
+BAD = "\N{MULTIPLICATION SIGN} "  # a verdict is not told by colour alone, and every font has this sign
 KEY = (
     ("#d55e0070", "under 10 % of a cell"),
     ("#d55e00a8", "under half"),
@@ -48,7 +48,6 @@ def page(view: View) -> str:
     return template.substitute(
         title=escape(view.title),
         headline=escape(view.headline),
-        mark=GOOD if view.ok else BAD,
         tone="good" if view.ok else "bad",
         version=escape(fp4ref.__version__),
         standard=escape(SPEC_VERSION),
@@ -216,8 +215,8 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], kind: str =
 
 def _cell(value: object) -> str:
     if isinstance(value, Cell):
-        mark, tone = (GOOD, "good") if _whole(value) else (BAD, "bad")
-        return f'<td class="n {tone}">{mark} {value.passed}/{value.total}</td>'
+        mark, tone = ("", "good") if _whole(value) else (BAD, "bad")
+        return f'<td class="n {tone}">{mark}{value.passed}/{value.total}</td>'
     if isinstance(value, int):
         return f'<td class="n">{value:,}</td>'
     text = escape(str(value))
