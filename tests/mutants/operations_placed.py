@@ -101,7 +101,7 @@ class LastRowBefore(Dequantizer):
         return before(super().nibbles(data), np.arange(len(data)) == len(data) - 1)
 
 
-@mutant(r"codes are decoded otherwise: 6 to 5, -6 to -5, in rows from 128 on")
+@mutant(r"code 0x7 is decoded as 5 instead of 6, code 0xf is decoded as -5 instead of -6, in rows from 128 on")
 class OtherTableFarDown(Dequantizer):
     """6 is decoded as 5 in rows from 128 on."""
 

@@ -73,6 +73,22 @@ class ScaleByteIsSigned(MX8):
         return np.ldexp(F(1), byte.astype(np.int8).astype(int) - 127).astype(F)
 
 
+@mutant(r"code 0x8 is decoded as \+0 instead of -0")
+class MinusZeroIsLost(Dequantizer):
+    """A table without a sign for its first value."""
+
+    def element(self, code):
+        return super().element(code) + F(0)
+
+
+@mutant(r"the factor of a block.*rounded to bfloat16")
+class FactorIsKeptNarrow(Dequantizer):
+    """A factor of both scales in shared memory of 16 bits."""
+
+    def product(self, q, s, g):
+        return q * bf16(s * g)
+
+
 @mutant(r"reverse order within words of 4")
 class TilesWithWordsReversed(Tiles):
     def last(self, tiled):
