@@ -273,7 +273,7 @@ class BlocksInWholes(Tiles):
         return out
 
 
-@mutant(r"bytes 2i and 2i \+ 1 are exchanged among 16 to 31 of each 32")
+@mutant(r"scale bytes.*(reverse order within words of 2|columns c and c \^ 1 are exchanged), where row % 2 == 1")
 class BlocksExchanged(Tiles):
     """Blocks 2j and 2j + 1 are exchanged in odd rows."""
 

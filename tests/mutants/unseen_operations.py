@@ -95,7 +95,7 @@ class TilesWithWordsReversed(Tiles):
         return tiled.reshape(-1, 4)[:, ::-1].reshape(tiled.shape)
 
 
-@mutant(r"scale bytes 4 to 7 of each 8 are stored before 0 to 3")
+@mutant(r"scale bytes of rows r and r \^ 32 are exchanged")
 class TilesWithQuartersExchanged(Tiles):
     def padded(self, scales):
         padded = super().padded(scales)
