@@ -167,9 +167,9 @@ def global_scale() -> Iterator[Mistake]:
         )
     for name, text, form in UNGUARDED:
         yield known(stage, f"global-{name}", text, nv, special=True, global_scale=form)
-    for name, value, which in OF_SPECIAL:
-        changed = of(partial(of_special, value, which))
-        yield known(stage, f"global-{name}", f"S_enc is {value} for {which}", nv, special=True, global_scale=changed)
+    for name, told, which in OF_SPECIAL:
+        changed = of(partial(of_special, told, which))
+        yield known(stage, f"global-{name}", f"S_enc is {told} for {which}", nv, special=True, global_scale=changed)
     yield known(
         Slot.ENCODE,
         "encode-decode-amax-product",
