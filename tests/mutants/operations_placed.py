@@ -101,7 +101,7 @@ class LastRowBefore(Dequantizer):
         return before(super().nibbles(data), np.arange(len(data)) == len(data) - 1)
 
 
-@mutant(r"codes are decoded otherwise: 6 to 5, -6 to -5, in rows from 128 on")
+@mutant(r"code 0x7 is decoded as 5 instead of 6, code 0xf is decoded as -5 instead of -6, in rows from 128 on")
 class OtherTableFarDown(Dequantizer):
     """6 is decoded as 5 in rows from 128 on."""
 
@@ -273,7 +273,7 @@ class BlocksInWholes(Tiles):
         return out
 
 
-@mutant(r"bytes 2i and 2i \+ 1 are exchanged among 16 to 31 of each 32")
+@mutant(r"scale bytes.*(reverse order within words of 2|columns c and c \^ 1 are exchanged), where row % 2 == 1")
 class BlocksExchanged(Tiles):
     """Blocks 2j and 2j + 1 are exchanged in odd rows."""
 

@@ -73,13 +73,29 @@ class ScaleByteIsSigned(MX8):
         return np.ldexp(F(1), byte.astype(np.int8).astype(int) - 127).astype(F)
 
 
+@mutant(r"code 0x8 is decoded as \+0 instead of -0")
+class MinusZeroIsLost(Dequantizer):
+    """A table without a sign for its first value."""
+
+    def element(self, code):
+        return super().element(code) + F(0)
+
+
+@mutant(r"the factor of a block.*rounded to bfloat16")
+class FactorIsKeptNarrow(Dequantizer):
+    """A factor of both scales in shared memory of 16 bits."""
+
+    def product(self, q, s, g):
+        return q * bf16(s * g)
+
+
 @mutant(r"reverse order within words of 4")
 class TilesWithWordsReversed(Tiles):
     def last(self, tiled):
         return tiled.reshape(-1, 4)[:, ::-1].reshape(tiled.shape)
 
 
-@mutant(r"scale bytes 4 to 7 of each 8 are stored before 0 to 3")
+@mutant(r"scale bytes of rows r and r \^ 32 are exchanged")
 class TilesWithQuartersExchanged(Tiles):
     def padded(self, scales):
         padded = super().padded(scales)

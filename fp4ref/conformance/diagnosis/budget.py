@@ -8,7 +8,7 @@ not need is left for those after it. For example, the search for two mistakes en
 
 from enum import Enum
 
-SECONDS = 9.5
+SECONDS = 9.0
 OPERATION_SECONDS = 9.0
 FEW = 0.5  # among few cases
 BEFORE_BOUNDS = 0.7  # under a transform: with all blocks, before those that are judged by a bound are left out

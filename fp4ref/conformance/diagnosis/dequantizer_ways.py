@@ -15,7 +15,7 @@ from fp4ref.conformance.families import Case
 from fp4ref.conformance.mistakes.gathered_rows import EXCHANGES, GATHERS, Gather
 from fp4ref.conformance.mistakes.kernel import Map
 from fp4ref.conformance.mistakes.readers import ScaleReader, scale_readers, unreduced
-from fp4ref.conformance.mistakes.record import Slot, cut_bfloat16
+from fp4ref.conformance.mistakes.record import NARROW, Slot, cut_bfloat16
 from fp4ref.conformance.subjects.subject import Declaration, poisoned
 from fp4ref.formats import E8M0, Codes, F, Floats
 from fp4ref.layout import Layout, layout
@@ -41,6 +41,9 @@ def ways(declared: Declaration, spec: Spec) -> Iterator[Way]:
     for width in (8, 16, 32, 64):
         if width != spec.block.columns:
             yield Way(f"blocks-of-{width}", Slot.BLOCK, f"{width} columns share a scale", width=width)
+    for name, text, narrow in NARROW:
+        what = "the factor of a block, which its elements are multiplied by,"
+        yield Way(f"factor-{name}", Slot.ENCODE, f"{what} is {text}", factor=narrow)
     for name, text, after in (*AFTER, CAST["bfloat16" if declared.to == "bfloat16" else "float32"]):
         yield Way(name, Slot.SIGN, text, after=after)
 
@@ -115,6 +118,11 @@ AFTER: tuple[tuple[str, str, Map], ...] = (
     ("values-fp16", "values are rounded to float16 on the way", lambda v: v.astype(np.float16).astype(F)),
     ("values-flush", "subnormal values are 0", lambda v: np.where(np.abs(v) < F(2.0**-126), np.copysign(F(0), v), v)),
     ("values-clamped", "values past the largest float16 are 65504", lambda v: np.clip(v, F(-65504), F(65504))),
+    (
+        "values-saturate",
+        "overflow saturates: finite values past the largest float16 are 65504, not infinity",
+        lambda v: np.where(np.isfinite(v), np.clip(v, F(-65504), F(65504)), v),
+    ),
     ("values-nan-0", "NaN values become 0", lambda v: np.where(np.isnan(v), F(0), v)),
 )
 

@@ -48,6 +48,7 @@ class Way:
     form: Form | None = None
     after: Map | None = None
     width: int | None = None
+    factor: Map | None = None
     alone: bool = False
 
 
@@ -74,18 +75,22 @@ def made(ways: tuple[Way, ...], case: Case, declared: Declaration) -> Values | N
 
 PastEnd = Literal["clip", "wrap", "zeros"]  # the last byte, the first bytes again, zeros
 PAST_END: tuple[PastEnd, ...] = get_args(PastEnd)
-SLOTS = ("elements", "scales", "decode", "form", "after", "width")
+SLOTS = ("elements", "scales", "decode", "form", "after", "width", "factor")
 
 
 def _values(steps: Sequence[Any], case: Case, q: DirectionData) -> Floats:
     """Return the float32 product, with other steps in the order of SLOTS."""
-    elements, scales, decode, form, _, width = steps
+    elements, scales, decode, form, _, width, factor = steps
     spec, (_, columns) = case.spec, case.matrix
     codes = packing.unpack(q.data, columns, spec.element.format)
     x = spec.element.decode(codes) if elements is None else elements[codes]
     s = spec.scale.decode(q.scales)
     s = s if scales is None else scales(s, q.scales)
     s = s[:, np.minimum(np.arange(columns) // (width or spec.block.columns), s.shape[1] - 1)]
+    if factor is not None:
+        one, amax = np.ones((1, 1), F), None if q.amax is None else np.asarray(q.amax, F)[:, None]
+        own = s if amax is None else spec.arithmetic.dequantized(one, s, amax, constants(spec, case.x.dtype))
+        return np.asarray(x * factor(np.asarray(own, F)), F)
     if q.amax is None:
         return np.asarray(x * s if form is None else form(x, s, np.ones((1, 1), F)), F)
     amax = np.asarray(q.amax, F)[:, None]

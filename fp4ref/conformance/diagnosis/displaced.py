@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, Map, Values, same
+from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, Map, Values, over_block, same
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
 from fp4ref.formats import Codec, Codes, Floats
 
@@ -89,6 +89,38 @@ def scales_elsewhere() -> Iterator[Mistake]:
                 yield _mistake(f"{name}-inside", Slot.LAYOUT, text, scales=partial(_within, step, axis=axis))
 
 
+def scales_used_elsewhere() -> Iterator[Mistake]:
+    """Yield the mistakes that elements are scaled by the decoded scale of another block; bytes are right."""
+    for axis, word, counts in ((1, "block", ACROSS), (0, "row of blocks", ROWS)):
+        for count in counts:
+            for way, sign, step in (("before", "-", count), ("after", "+", -count)):
+                text = f"elements are scaled with the scale of {word} {sign} {count}; the scale bytes are right"
+                used = partial(_within, step, axis=axis)
+                name = f"encode-of-{word.partition(' ')[0]}-{count}-{way}"
+                yield known(Slot.ENCODE, name, text, used_scale=used, whole=True)
+
+
+SEEN_ROWS: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
+    ("first-half", "the first half of the block's rows", lambda b: b[:, :, : b.shape[2] // 2]),
+    ("second-half", "the second half of the block's rows", lambda b: b[:, :, b.shape[2] // 2 :]),
+    ("even", "the block's even rows", lambda b: b[:, :, ::2]),
+    ("odd", "the block's odd rows", lambda b: b[:, :, 1::2]),
+    ("first", "the block's first row", lambda b: b[:, :, :1]),
+)
+
+
+def maxima_of_some_rows() -> Iterator[Mistake]:
+    """Yield the maxima of squares that see some of their rows."""
+    for name, words, chosen in SEEN_ROWS:
+        text = f"block maxima are those of {words}"
+        seen = partial(_largest_of, chosen)
+        yield known(Slot.BLOCK, f"block-rows-{name}", text, lambda kernel: kernel.block.rows > 1, block_amax=seen)
+
+
+def _largest_of(chosen: Callable[[Floats], Floats], blocks: Floats, keep_nan: bool) -> Floats:
+    return over_block(chosen(blocks), keep_nan)
+
+
 def rows_read() -> Iterator[Mistake]:
     """Yield the mistakes that a row before or after is read."""
     for count in ROWS:
@@ -101,20 +133,22 @@ def rows_read() -> Iterator[Mistake]:
 def constant_codes(code: int) -> Mistake:
     """Return the mistake that all codes are one."""
     text = f"codes are {code:#x}" + (" (not written, or zeros)" if code == 0 else "")
-    return recoded(f"codes-constant-{code:#x}", text, partial(_constant, code))
+    return _mistake(f"codes-constant-{code:#x}", Slot.PACKING, text, codes=partial(_constant, code), whole=False)
 
 
 def constant_scales(byte: int) -> Mistake:
     """Return the mistake that all stored scale bytes are one, though elements are divided by the right ones."""
     text = f"scale bytes are {byte:#04x}" + (" (not written, or zeros)" if byte == 0 else "")
-    return _mistake(f"scales-constant-{byte:#04x}", Slot.LAYOUT, text, scales=partial(_constant, byte))
+    return _mistake(f"scales-constant-{byte:#04x}", Slot.LAYOUT, text, scales=partial(_constant, byte), whole=False)
 
 
 def constant_bytes(byte: int, code: int) -> Mistake:
     """Return the mistake that all scale bytes are one, and all codes."""
     text = "nothing but zeros is written" if byte == code == 0 else f"scale bytes are {byte:#04x} and codes {code:#x}"
     scales, codes = partial(_constant, byte), partial(_constant, code)
-    return _mistake(f"bytes-constant-{byte:#04x}-{code:#x}", Slot.PACKING, text, scales=scales, codes=codes)
+    return _mistake(
+        f"bytes-constant-{byte:#04x}-{code:#x}", Slot.PACKING, text, scales=scales, codes=codes, whole=False
+    )
 
 
 def after_maxima(mistake: Mistake) -> Mistake:
@@ -204,12 +238,22 @@ def recoded(name: str, text: str, codes: Codes2) -> Mistake:
     return _mistake(name, Slot.PACKING, text, codes=codes)
 
 
-def _mistake(name: str, stage: Slot, text: str, scales: Codes2 | None = None, codes: Codes2 | None = None) -> Mistake:
+def _mistake(
+    name: str,
+    stage: Slot,
+    text: str,
+    scales: Codes2 | None = None,
+    codes: Codes2 | None = None,
+    *,
+    whole: bool = True,
+) -> Mistake:
+    """Return a change of scale bytes or codes. whole: it needs all rows to say what the bytes of some are."""
+
     def apply(kernel: Kernel) -> Kernel | None:
         return kernel.but(
             scales=kernel.scales if scales is None else partial(done_after, kernel.scales, scales),
             codes=kernel.codes if codes is None else partial(done_after, kernel.codes, codes),
-            whole=True,
+            whole=kernel.whole or whole,
         )
 
     return Mistake(name, stage, text, apply)

@@ -102,6 +102,10 @@ def _search(declared: Declaration, results: Sequence[Result], tick: Deadline) ->
             if count >= KEPT:
                 break
         if not count and first:
+            everywhere = list(_measured_everywhere(declared, results, tick))
+            yield from everywhere
+            if everywhere:
+                return
             placed = in_places(declared, results, list(known), tick)
             placed = placed or in_places(declared, results, list(_measured_inside(declared, results, tick)), tick)
             yield from placed
@@ -109,6 +113,14 @@ def _search(declared: Declaration, results: Sequence[Result], tick: Deadline) ->
         if count:
             return
         first = False
+
+
+def _measured_everywhere(declared: Declaration, results: Sequence[Result], tick: Deadline) -> Iterator[Explanation]:
+    """Yield what is measured of a dequantizer's values and explains all, before a known mistake in one place."""
+    if declared.operation == "dequantize":
+        for item in _measured_values(declared, results, [()], tick):
+            if _explains(item, declared, results, tick):
+                yield Explanation(item.names, item.stage.value, item.text)
 
 
 def _measured_inside(declared: Declaration, results: Sequence[Result], tick: Deadline) -> Iterator[KnownOperation]:
@@ -182,7 +194,6 @@ def _dequantizers(
     """Single mistakes; pairs in different stages; elements whose values were measured."""
     known = list(ways(declared, results[0][0].spec))
     yield (_ways(way) for way in known)
-    yield _measured_values(declared, results, [()], tick)
     yield (_ways(way) for way in measured_orders(declared, _ticked(results, tick)))
     yield (_ways(way) for way in swizzled_reads(declared, results))
     known = [way for way in known if not way.alone]

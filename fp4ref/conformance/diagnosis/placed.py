@@ -144,10 +144,13 @@ class PlacedSearch:
             yield displaced.scales_elsewhere()
             known = [mistake for mistake in known if mistake.stage is not Slot.LAYOUT]
         yield known
+        if scales and self.spec.block.rows > 1:
+            yield displaced.maxima_of_some_rows()
         yield (displaced.after_maxima(m) for m in known if m.stage in {Slot.INPUT, Slot.HADAMARD})
         if codes and not scales:
             yield (m for each in known if each.stage in {Slot.CODE, Slot.SIGN} for m in displaced.of_sign(each))
         if codes:
+            yield displaced.scales_used_elsewhere()
             yield itertools.chain(displaced.displaced(self.spec.block.columns), codes_turned())
 
     def pairs(self) -> list[Hypothesis]:

@@ -22,6 +22,7 @@ from fp4ref.conformance.diagnosis.measured.near import nearness
 from fp4ref.conformance.diagnosis.padding import in_padding
 from fp4ref.conformance.diagnosis.placed import PlacedSearch
 from fp4ref.conformance.diagnosis.ranking import ranked
+from fp4ref.conformance.diagnosis.same_statement import distinct
 from fp4ref.conformance.diagnosis.scale_stage import permuted
 from fp4ref.conformance.diagnosis.search import Search
 from fp4ref.conformance.diagnosis.sentences import first_difference, told
@@ -284,6 +285,13 @@ class Session:
             least = min(len(explanation.names) for explanation in told)
             told = tuple(explanation for explanation in told if len(explanation.names) == least)
         if told:
+            by = [self.made_by.get(explanation.names) for explanation in told]
+            kept_by = distinct(self.spec, self.items, [one for one in by if one is not None])
+            told = tuple(
+                each
+                for each, one in zip(told, by, strict=True)
+                if one is None or any(one is other for other in kept_by)
+            )
             others = tuple(explanation for explanation in told[KEPT:] if explanation.profile)
             return Diagnosis(False, told[:KEPT] + others, first_stage=told[0].stage, complete=self.complete)
         stagewise = self._by_stages(self._search(tier=False, share=Share.WORDS).parts)

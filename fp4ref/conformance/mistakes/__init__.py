@@ -27,7 +27,7 @@ from fp4ref.conformance.mistakes.tensor_maxima import TENSOR_MAXIMA
 from fp4ref.conformance.mistakes.transforms import transforms
 from fp4ref.conformance.mistakes.unwritten_codes import missing
 from fp4ref.conformance.mistakes.windows import windows
-from fp4ref.conformance.mistakes.wrapped_rows import wrapped_rows
+from fp4ref.conformance.mistakes.wrapped_rows import wrapped_reads, wrapped_rows
 
 OWN = collect(
     ELEMENTS,
@@ -50,6 +50,7 @@ OWN = collect(
     windows(),
     squares(),
     wrapped_rows(),
+    wrapped_reads(),
 )
 SCALE_ROUNDINGS = {mistake.name for mistake in (*scale_codecs.ROUNDED, *scales.ROUNDED_TWICE, *block_maxima.ROUNDED)}
 MISTAKES = MistakeLibrary(OWN)

@@ -215,6 +215,14 @@ NAN = (
         special=True,
         block_amax=forgetting,
     ),
+    block(
+        "block-nan-scales",
+        "block maxima keep NaN, and so do their scales, but elements are scaled by at most FLT_MAX",
+        nv,
+        special=True,
+        keep_block_nan=True,
+        block_scale=lambda a, g, k: np.minimum(a * (g * SIXTH), FLT_MAX),
+    ),
     *(
         block(
             f"{name}-unlimited",

@@ -14,7 +14,7 @@ from fp4ref import arithmetic_peers as ap
 from fp4ref import arithmetic_peers_mx as apm
 from fp4ref.conformance.mistakes.factors import FACTORS, Factor, block_amax, factor, limited
 from fp4ref.conformance.mistakes.global_scales import GLOBALS, guarded
-from fp4ref.conformance.mistakes.kernel import Kernel
+from fp4ref.conformance.mistakes.kernel import Kernel, Map, flushed
 from fp4ref.conformance.mistakes.record import (
     NARROW,
     ElementForm,
@@ -46,6 +46,15 @@ def raw_zero(kind: Callable[[Floats, Floats], Any], value: float | None, kernel:
         return np.where(kind(x, s), other, scaled(x, s, g, k))
 
     return changed
+
+
+def _of_changed(change: Map, scaled: ElementForm, x: Floats, s: Floats, g: Floats, k: ar.Constants) -> Floats:
+    return np.asarray(scaled(change(x), s, g, k), F)
+
+
+def _zeros_alone(scaled: ElementForm, x: Floats, s: Floats, g: Floats, k: ar.Constants) -> Floats:
+    largest = np.fmax.reduce(np.abs(x), axis=(2, 3), keepdims=True, initial=F(0))
+    return np.where(largest == 0, F(0), np.asarray(scaled(x, s, g, k), F))
 
 
 def _own_global(form: Any, g: Floats, amax: Floats, k: ar.Constants) -> Floats:
@@ -112,6 +121,21 @@ OTHER_GLOBALS = (
             element_global=partial(_own_global, form),
         )
         for name, text, form in GLOBALS
+    ),
+)
+
+OF_SPECIAL = (
+    encode(
+        "encode-flush-inputs",
+        "subnormal elements are flushed to zeros of their sign when they are scaled; maxima see them",
+        special=True,
+        scaled=of(lambda kernel: partial(_of_changed, flushed, kernel.scaled)),
+    ),
+    encode(
+        "encode-zero-block-positive",
+        "all codes of a block whose maximum is 0 are 0: -0 loses its sign there, and NaN its code",
+        special=True,
+        scaled=of(lambda kernel: partial(_zeros_alone, kernel.scaled)),
     ),
 )
 
@@ -223,6 +247,7 @@ DIVISIONS = collect(
     itertools.chain.from_iterable(map(_with_factor, FACTORS)),
     [encode("encode-result-narrow", "scaled elements are rounded to the input's type", scaled=of(_narrowed))],
     OTHER_GLOBALS,
+    OF_SPECIAL,
     (encode(f"encode-{name}", text, _one_level, scaled=scaled) for name, text, scaled in ONE_LEVEL),
     TIMES,
     POWERS_OF_TWO,

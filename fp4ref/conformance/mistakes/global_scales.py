@@ -103,12 +103,29 @@ UNGUARDED: tuple[tuple[str, str, GlobalForm], ...] = (
         lambda a, k: np.where(a == 0, F(1), _top(k) / a),
     ),
     ("unlimited", "S_enc has no upper limit", lambda a, k: np.where(_vanishes(a, k), F(1), _top(k) / a)),
-    ("finite", "S_enc is FLT_MAX for a zero tensor", lambda a, k: np.fmin(_top(k) / a, FLT_MAX)),
-    ("zero", "S_enc is 0 for a zero tensor", lambda a, k: np.where(a == 0, F(0), np.fmin(_top(k) / a, FLT_MAX))),
-    ("top", "S_enc is 2688 for a zero tensor", lambda a, k: np.where(a == 0, _top(k), np.fmin(_top(k) / a, FLT_MAX))),
-    ("inf-zero", "S_enc is 0 for an infinite amax", ap.global_scale_te_rht),
     ("inf-one", "S_enc is 1 where it is not finite", lambda a, k: _finite_or_one(_top(k) / a)),
 )
+
+
+ZERO, INFINITE = "a zero tensor", "an infinite amax"
+# S_enc of one special amax, all others as they are: name, value, which amax
+OF_SPECIAL: tuple[tuple[str, str, str], ...] = (
+    ("finite", "FLT_MAX", ZERO),
+    ("zero", "0", ZERO),
+    ("top", "2688", ZERO),
+    ("inf-zero", "0", INFINITE),
+    ("inf-finite", "FLT_MAX", INFINITE),
+)
+
+
+def of_special(value: str, which: str, kernel: Kernel) -> GlobalForm:
+    """Return the kernel's own S_enc, but `value` for one special amax: so two such mistakes can be told together."""
+
+    def global_scale(a: Floats, k: Constants) -> Floats:
+        chosen = {"FLT_MAX": FLT_MAX, "0": F(0), "2688": _top(k)}[value]
+        return np.where(a == 0 if which is ZERO else np.isinf(a), chosen, np.asarray(kernel.global_scale(a, k), F))
+
+    return global_scale
 
 
 def _vanishes(a: Floats, k: Constants) -> Any:
@@ -150,6 +167,9 @@ def global_scale() -> Iterator[Mistake]:
         )
     for name, text, form in UNGUARDED:
         yield known(stage, f"global-{name}", text, nv, special=True, global_scale=form)
+    for name, told, which in OF_SPECIAL:
+        changed = of(partial(of_special, told, which))
+        yield known(stage, f"global-{name}", f"S_enc is {told} for {which}", nv, special=True, global_scale=changed)
     yield known(
         Slot.ENCODE,
         "encode-decode-amax-product",

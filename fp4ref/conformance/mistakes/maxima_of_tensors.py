@@ -70,6 +70,12 @@ def of_whole_vectors(count: int, few: bool, values: Values, keep_nan: bool, by_r
     return over_tensor(values._replace(transformed=flat[:, : whole or flat.size * few]), keep_nan, by_row)
 
 
+def of_first_elements(count: int, values: Values, keep_nan: bool, by_row: bool) -> Floats:
+    """Return the amax of the first `count` elements in memory."""
+    flat = (values.transformed if values.axis == 0 else values.transformed.T).reshape(1, -1)
+    return over_tensor(values._replace(transformed=flat[:, :count]), keep_nan, by_row)
+
+
 def of_first(count: int, amax: Floats, values: Values) -> Floats:
     """Return the amax of the first `count` elements."""
     return over_tensor(Values(values.raw, values.transformed.reshape(1, -1)[:, :count]), keep_nan=False, by_row=False)

@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 
+from fp4ref.arithmetic import Constants
 from fp4ref.conformance.mistakes import record
 from fp4ref.conformance.mistakes.gathered_rows import GATHERS, Gather
 from fp4ref.conformance.mistakes.kernel import Values, over_tensor
@@ -22,6 +23,13 @@ SHARING = (2, 4, 8, 16, 32, 64, 128)  # rows
 
 def _of_other_rows(gather: Gather, amax: Floats, values: Values) -> Floats:
     return np.asarray(gather(amax), F)
+
+
+def _of_another(gather: Gather | None, name: str, g: Floats, amax: Floats, k: Constants) -> Floats:
+    """Return the global scales [rows, 1, 1, 1] of other rows."""
+    if gather is not None:
+        return np.asarray(gather(g), F)
+    return np.roll(g, 1 if name == "row-before" else -1, axis=0)
 
 
 def rows_for_others() -> Iterator[Mistake]:
@@ -47,6 +55,16 @@ def rows_for_others() -> Iterator[Mistake]:
             record.by_row,
             alone=True,
             used=used,
+            whole=True,
+        )
+        scaled = text.replace("amax", "global scale")
+        yield known(
+            Slot.ENCODE,
+            f"encode-global-{name}",
+            f"where elements are scaled, {scaled}; the scale bytes are right",
+            record.by_row,
+            alone=True,
+            element_global=partial(_of_another, next((g for g in GATHERS if g.name == name), None), name),
             whole=True,
         )
     for rows in (None, *SHARING):

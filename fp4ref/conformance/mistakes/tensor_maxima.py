@@ -21,6 +21,7 @@ from fp4ref.conformance.mistakes.maxima_of_tensors import (
     by_groups,
     largest_bits,
     of_first,
+    of_first_elements,
     of_one_stack,
     of_whole_vectors,
     signed_plain,
@@ -166,6 +167,17 @@ PARTS = (
     ),
 )
 
+FIRST = tuple(
+    maximum(
+        f"amax-first-2^{power}",
+        f"amax is that of the first 2^{power} elements of the tensor only",
+        by_tensor,
+        alone=True,
+        amax=partial(of_first_elements, 1 << power),
+    )
+    for power in range(24, 9, -1)  # the fewest elements that are missed come first
+)
+
 OF_BITS = tuple(
     maximum(
         f"amax-bits-{name}{'' if absolute else '-plain'}",
@@ -250,6 +262,7 @@ TENSOR_MAXIMA = collect(
     ROWS_AND_TENSOR,
     rows_for_others(),
     PARTS,
+    FIRST,
     OF_BITS,
     BY_ROWS,
     WITHOUT_TAIL,

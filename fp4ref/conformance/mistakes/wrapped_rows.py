@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
-from fp4ref.formats import Codes
+from fp4ref.formats import Codes, Floats
 
 BITS = (8, 10, 12, 15, 16)
 
@@ -29,6 +31,25 @@ def wrapped_rows() -> Iterator[Mistake]:
             rows = "rows" if what == "rows" else f"the {what} of rows"
             text = f"{rows} from {count:,} on are written over those of row % {count:,}"
             yield known(stage, f"wrapped-{what}-{bits}", text, alone=True, whole=True, **changes)
+
+
+def wrapped_reads() -> Iterator[Mistake]:
+    """Yield rows or columns of x that are read modulo a power of two, by all or by those who quantize only."""
+    for bits in BITS:
+        count = 1 << bits
+        for axis, what in ((0, "row"), (1, "column")):
+            read = partial(_modulo, count, axis)
+            text = f"{what}s from {count:,} on are read at {what} - {count:,} of x"
+            yield known(Slot.INPUT, f"input-{what}-modulo-{bits}", text, alone=True, whole=True, values=read)
+            after = f"{text}; the amax is that of all"
+            yield known(Slot.INPUT, f"input-{what}-modulo-{bits}-after", after, alone=True, whole=True, quantized=read)
+
+
+def _modulo(count: int, axis: int, values: Floats) -> Floats:
+    """Return values of which the row, or column, is taken modulo a count."""
+    if values.shape[axis] <= count:
+        return values
+    return np.take(values, np.arange(values.shape[axis]) % count, axis)
 
 
 def _wrapped(count: int, codes: Codes) -> Codes:

@@ -93,8 +93,8 @@ class KernelReport(Tally):
                 return incomplete(f"no byte differs in {self.compared} cases", self.missing)
             case Verdict.EXCEPT:
                 special = ", ".join(excuse for excuse in Excuse if self.excused[excuse])
-                cause = f"{self._sentence}is profile {shown}" if shown else self._explained()
-                return f"wrong on {special} only{cause and f': {cause}'}; conforms to {self.spec.name} elsewhere"
+                cause = f"{self._sentence}is profile {shown}" if shown else self._explained() or self._unexplained()
+                return f"wrong on {special} only: {cause}; {self._failed()}; conforms to {self.spec.name} elsewhere"
             case Verdict.PROFILE:
                 return f"{self._sentence}is profile {shown}, not {self.spec.name}: {self._failed()}"
             case _:
@@ -111,6 +111,10 @@ class KernelReport(Tally):
         if self.zeros.only:
             return ONLY_ZEROS
         return verdict(self.diagnosis) if self.diagnosis is not None and self.diagnosis.explanations else ""
+
+    def _unexplained(self) -> str:
+        """Return why nothing is said of the cause, or what is known of it, in words that say that it is not all."""
+        return unexplained(self.errors) or ("not diagnosed" if self.diagnosis is None else verdict(self.diagnosis))
 
     def _cause(self) -> str:
         """Return the faults in words: findings first, then the explanation of the bytes of the other cases."""

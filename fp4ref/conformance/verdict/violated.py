@@ -33,9 +33,16 @@ OF_STAGE: dict[str, tuple[str, ...]] = {  # rules and chapters that decide what 
     Slot.CODE: (ELEMENT, "SR"),
     Slot.SIGN: (ELEMENT,),
     Slot.PACKING: ("PACK",),
-    Slot.LAYOUT: ("LAY",),
+    Slot.LAYOUT: ("LAY",),  # not LAY-5: what is not where it belongs is no padding
     Slot.PADDING: ("LAY-5",),
 }
+OF_MISTAKES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (  # of some mistakes of a stage, by their names
+    (re.compile("hadamard-(row|both|axis)$"), ("HAD-4",)),
+    (re.compile("hadamard-(cut|elements-fp32|amax-fp32|signed-zeros|unrounded|float32|fp32)"), ("HAD-3",)),
+    (re.compile("hadamard-(missing|twice|signs-|inferred)"), ("HAD-1",)),
+    (re.compile("amax-(?!.*nan)"), ("GLB-1", "GLB-5")),
+    (re.compile("encode-result-"), ("BLK-5",)),
+)
 OF_REMAINDERS = frozenset({*SPARE.values(), "LAY-5"})  # at stake where a row or a tile is not full
 OR_ELSE: dict[str, str] = {Slot.SCALE_CODEC: Slot.SCALE, MAXIMA: Slot.BLOCK}  # where no case tests the first alone
 
@@ -85,7 +92,10 @@ def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> l
     stages = dict.fromkeys(
         MAXIMA if one.stage == Slot.BLOCK and not WIDER.match(one.names[0]) else one.stage for one in plain
     )
-    every = list(failing)
+    every = [rule for rule in failing if rule != "LAY-5" or Slot.PADDING in stages]
+    known = [next((rules for name, rules in OF_MISTAKES if name.match(one.names[0])), ()) for one in plain]
+    if all(known):
+        return [rule for rule in every if any(rule in rules for rules in known)]
     return _of(stages, spec, every) or _of([OR_ELSE.get(stage, stage) for stage in stages], spec, every)
 
 

@@ -61,13 +61,19 @@ def measured_elements(
         ratios = np.concatenate(seen[code])
         if ratios.size >= MEASURED:
             table[code] = _short(float(np.median(ratios)))
-    zero = np.flatnonzero(table == 0)
-    table[zero] = np.copysign(F(0), right[zero])
-    changed = np.flatnonzero((table != right) & ~(np.isnan(table) & np.isnan(right)))
+            if table[code] == 0:
+                table[code] = np.copysign(F(0), F(0.5) - np.signbit(ratios).mean())
+    changed = np.flatnonzero((table.view(np.uint32) != right.view(np.uint32)) & ~(np.isnan(table) & np.isnan(right)))
     if not 0 < len(changed) <= count // 2:
         return None
-    said = ", ".join(f"{right[code]:g} to {table[code]:g}" for code in changed[:4])
-    return Way("element-inferred-values", Slot.CODE, f"codes are decoded otherwise: {said}", elements=table)
+    said = [f"{code:#x} is decoded as {_said(table[code])} instead of {_said(right[code])}" for code in changed[:4]]
+    more = f", and {len(changed) - 4} more" if changed[4:].size else ""
+    text = f"code {', code '.join(said)}{more}"
+    return Way("element-inferred-values", Slot.CODE, text, elements=table)
+
+
+def _said(value: F) -> str:
+    return "NaN" if np.isnan(value) else f"{value:+g}" if value == 0 else f"{value:g}"
 
 
 def _inside(place: Place, case: Case) -> Any:
