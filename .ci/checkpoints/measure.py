@@ -64,7 +64,7 @@ expected.
 In 24 exports of eight more models by six of the writers, with options that the exports of this page have not, lint
 found nothing wrong but one type of torchao's that it did not know, and knows now. There were 37 further defects in
 these, by an author who had not read the checks: 30 were caught at first and 27 had a code that the author expected; 35
-are now. One that is left may be no defect; how consumers read the other is not known.
+are now. Two are left: whether the first is a defect, and how consumers read the second, is not known.
 """
 THIRD = (
     "these exports: 48 of 51 caught, 46 with the right code; 3 were not found, "
