@@ -17,7 +17,8 @@ from fp4ref.conformance.diagnosis.budget import FEW as AMONG_FEW
 from fp4ref.conformance.diagnosis.clock import processor_time
 from fp4ref.conformance.diagnosis.evidence import Item
 from fp4ref.conformance.diagnosis.explanations import Diagnosis
-from fp4ref.conformance.diagnosis.session import Refuted, Session
+from fp4ref.conformance.diagnosis.refuted import Refuted
+from fp4ref.conformance.diagnosis.session import Session
 from fp4ref.conformance.diagnosis.special_input import LEAST, SMALLEST
 from fp4ref.conformance.mistakes.readers import DECLARED
 from fp4ref.conformance.mistakes.sides import CaseLike

@@ -22,6 +22,7 @@ from fp4ref.conformance.diagnosis.measured.near import nearness
 from fp4ref.conformance.diagnosis.padding import in_padding
 from fp4ref.conformance.diagnosis.placed import PlacedSearch
 from fp4ref.conformance.diagnosis.ranking import ranked
+from fp4ref.conformance.diagnosis.refuted import Refuted
 from fp4ref.conformance.diagnosis.same_statement import distinct
 from fp4ref.conformance.diagnosis.scale_stage import permuted
 from fp4ref.conformance.diagnosis.search import Search
@@ -38,19 +39,6 @@ from fp4ref.spec import Spec
 KEPT = 6  # explanations that are told apart by nothing in the evidence
 ENOUGH = 24  # hypotheses of one cost that are carried on
 FEW = 2  # differing blocks for which no two mistakes are blamed together
-
-
-class Refuted:
-    """Searches that ended in time, and all that they found: whatever else they tried is refuted, in more cases too.
-
-    found: by tier and cost. mistakes: the names of those that were tried. paired: whether two mistakes in two places
-    may explain the cases.
-    """
-
-    def __init__(self, mistakes: Sequence[str] = ()) -> None:
-        self.mistakes = mistakes
-        self.found: dict[tuple[Tier, int], list[Hypothesis]] = {}
-        self.paired = True
 
 
 class Session:

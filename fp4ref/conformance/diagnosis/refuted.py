@@ -1,0 +1,21 @@
+"""The findings of searches of a diagnosis that ended, and so all that they refuted for later ones on more cases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fp4ref.conformance.diagnosis.evidence import Tier
+from fp4ref.conformance.diagnosis.hypotheses import Hypothesis
+
+
+class Refuted:
+    """Searches that ended in time, and all that they found: whatever else they tried is refuted, in more cases too.
+
+    found: by tier and cost. mistakes: the names of those that were tried. paired: whether two mistakes in two places
+    may explain the cases.
+    """
+
+    def __init__(self, mistakes: Sequence[str] = ()) -> None:
+        self.mistakes = mistakes
+        self.found: dict[tuple[Tier, int], list[Hypothesis]] = {}
+        self.paired = True
