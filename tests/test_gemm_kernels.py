@@ -220,7 +220,7 @@ MUTANTS = {
     "factor of 256": (kernel(scale=lambda a, b: a[0] * b[0] * (F(1) / F(1536 * 1536))), "scale maxima of 256"),
     "each amax alone": (
         direct(lambda *x: np.float64(1) * added(terms(*x)), scale=lambda a, b: a[0] * (F(1) / F(7225344)) * b[0]),
-        "each amax multiplies the sum by itself|amaxes are applied in another order",
+        "the factor multiplies the amax of A before that of B",
     ),
     "last block missing": (kernel(lambda p: blocks_of(p, lambda b: b[:, :, :-1])), "the last block is left out"),
     "first block twice": (

@@ -163,9 +163,9 @@ TailPaddedWithOnes TailReadsNextRow VectorLoads
 VectorsOfEightInBlockMaxima"""
 RAGGED = f"{RAGGED_COLUMNS} AmaxOfFourRowsAtOnce LastSquareMovedUp OddLastRowIsTheOneBefore"
 OTHER_TYPES = """AmaxBfloat16 AmaxToBfloat16 AmaxUpToBfloat16 BlockMaximaInBfloat16 CutInFloat16 ElementsThroughHalf
-HalfSubnormalsFlushed MXThroughE5M2InFloat16 NaNIsZeroInFloat16 OneLevelInFloat16 QuotientInHalfInFloat16
-ReturnedAmaxIsNarrow RowAmaxCutToBfloat16 ScaleTiesAwayInFloat16 SquareCutInFloat32 SquareElementsInHalf TensorAmaxBf16
-TiesDownInFloat16"""
+HalfSubnormalsFlushed MXThroughE5M2InFloat16 NaNInMaximaOfHalves NaNIsZeroInFloat16 OneLevelInFloat16
+QuotientInHalfInFloat16 ReturnedAmaxIsNarrow RowAmaxCutToBfloat16 ScaleTiesAwayInFloat16 SquareCutInFloat32
+SquareElementsInHalf TensorAmaxBf16 TiesDownInFloat16"""
 # Those of many blocks or rows need larger cases there
 BELOW_64 = """BlockIndexIsAByte ColumnsNotPadded ColumnsPast64 LastRowsShareTheirMaximum LastTileFilledFromItsEnd
 MXCodesNotWrittenInTheTail MXTailPaddedWithInfinity PaddingColumnsRepeat RowsColumnsPast32 RowsFrom65535NotWritten

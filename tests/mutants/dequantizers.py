@@ -144,13 +144,3 @@ class NibblesOfPairs(Dequantizer):
         whole = data.shape[1] // 2 * 2
         turned = pairs[:, :whole].reshape(len(pairs), whole // 2, 2, 2)[:, :, ::-1].reshape(len(pairs), whole, 2)
         return np.concatenate([turned, pairs[:, whole:]], axis=1)
-
-
-@mutant("codes-swizzled-xor", says=r"of each 4 groups of 2 bytes of data, group c stands at c \^ \(row % 4\), as they")
-class DataStaysSwizzled(Dequantizer):
-    def nibbles(self, data):
-        whole = data.shape[1] // 8 * 8
-        parts = data[:, :whole].reshape(len(data), whole // 8, 4, 2)
-        for row in range(len(data)):
-            parts[row] = parts[row][:, np.arange(4) ^ row % 4]
-        return super().nibbles(np.concatenate([parts.reshape(len(data), whole), data[:, whole:]], axis=1))

@@ -35,6 +35,10 @@ def _gathered(gather: Gather, bias: Floats, y: Floats) -> Floats:
     return np.asarray(gather(bias[0])[None], F)
 
 
+def _nothing(part: Floats, y: Floats) -> Floats:
+    return np.full_like(part, -0.0)  # the only number that leaves -0 as it is
+
+
 def _by_rows(bias: Floats, y: Floats) -> Floats:
     return np.resize(bias[0], len(y))[:, None]
 
@@ -49,7 +53,8 @@ def _if_square(part: Floats, y: Floats) -> Floats:
 
 BIAS = (
     Adding("right", "", lambda b, y: b),
-    Adding("bias-missing", "the bias is not added", lambda b, y: b * 0),
+    Adding("bias-missing", "the bias is not added", _nothing),
+    Adding("bias-zero", "the bias is not added", lambda b, y: np.zeros_like(b)),
     Adding("bias-twice", "the bias is added twice", lambda b, y: b + b),
     Adding("bias-subtracted", "the bias is subtracted", lambda b, y: -b),
     Adding("bias-early", "the bias is added before alpha", lambda b, y: b, early=True),
@@ -68,7 +73,8 @@ OF_OTHERS = tuple(
 )
 ACCUMULATE = (
     Adding("right", "", lambda c, y: c),
-    Adding("c-missing", "C is not added: it is ignored, or overwritten", lambda c, y: c * 0),
+    Adding("c-missing", "C is not added: it is ignored, or overwritten", _nothing),
+    Adding("c-zero", "C is not added: it is ignored, or overwritten", lambda c, y: np.zeros_like(c)),
     Adding("c-twice", "C is added twice", lambda c, y: c + c),
     Adding("c-subtracted", "C is subtracted", lambda c, y: -c),
     Adding("c-scaled", "C is scaled by alpha", lambda c, y: c, early=True),
