@@ -77,7 +77,9 @@ def seconds(function: Callable[[], Any]) -> float:
 
 
 @click.command()
-@click.option("--elements", default=1 << 23, show_default=True, help="Of a matrix; a 32nd where a row has one.")
+@click.option(
+    "--elements", default=1 << 23, show_default=True, help="Elements of a matrix; one column has a 32nd of them."
+)
 @click.option("--repeat", default=9, show_default=True, help="Rounds.")
 @click.option("--only", default="", help="Cases whose name contains this.")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Also write a JSON file.")

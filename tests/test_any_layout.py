@@ -175,7 +175,7 @@ def test_repeated_digits_drawn_from_the_algebra(form, rows, columns, seed):
 
 
 def said(act) -> str:
-    """What refuses an act; empty if nothing does."""
+    """Return the message that refuses an act; empty if it is not refused."""
     try:
         act()
     except LayoutError as error:

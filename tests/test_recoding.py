@@ -65,7 +65,7 @@ class Oracle:
         return [factor * each for each in self.scales]
 
     def of(self, places: list[tuple[int, int]], factor: Fraction) -> tuple[bool, Exact]:
-        """Whether a block keeps its scale, and the scale that it gets; None if no scale makes it exact."""
+        """Return whether a block keeps its scale, and its scale; None if no scale makes it exact."""
         magnitudes = {abs(self.values[row][column]) for row, column in places} - {0}
         own = {self.sources[row][column] for row, column in places if self.values[row][column]}
         fits = [

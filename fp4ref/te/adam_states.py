@@ -1,4 +1,4 @@
-"""How a state of Adam is kept in other bits than float32: by a type of torch, or by a specification.
+"""States of Adam in other bits than float32: of a type of torch, or of a specification.
 
 Nothing is listed: a type is asked how far its numbers reach and how fine they are, a specification is tried.
 """
@@ -25,7 +25,7 @@ FP8_LARGEST = 448.0
 
 @dataclass(frozen=True)
 class StateType:
-    """How a state is kept: `keep` takes float32 values and their scale, if there is one; `read` returns float32.
+    """A way to keep a state: `keep` takes float32 values and their scale, if there is one; `read` returns float32.
 
     largest: what the largest magnitude of the tensor is scaled to; None without a scale. kept_beside: what is read has
     to be multiplied by the scale, which the state does not contain.

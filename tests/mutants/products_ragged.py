@@ -17,7 +17,7 @@ R, Q = F(1) / F(7225344), F(1) / F(2688)
 
 
 def tail(count, tile):
-    """Which of some rows or columns fill no tile."""
+    """Return the mask of the rows or columns that fill no tile."""
     return np.arange(count) >= count // tile * tile
 
 

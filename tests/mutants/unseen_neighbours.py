@@ -1,4 +1,4 @@
-"""What is somebody else's: bytes at a place that depends on the row, maxima of another row, errors that cancel.
+"""Kernels that take what belongs elsewhere: bytes of other places, maxima of another row, errors that cancel.
 
 Every kernel computes the mistake in another way than the diagnosis does. `says` matches the cause in the headline.
 """

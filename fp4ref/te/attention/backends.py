@@ -1,4 +1,4 @@
-"""How scripts ask which kernels attend: none but one computation, which the names of two kinds of kernels stand for."""
+"""Answers to scripts that ask which kernels attend: one computation does, under the names of two kinds of kernels."""
 
 from __future__ import annotations
 
