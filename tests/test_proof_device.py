@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -142,6 +143,9 @@ def test_checks_compile_for_a_device(monkeypatch):
     for name in device.CONVERTED:
         assert device.converted(name, quiet).witness is None
     assert all(compiled.values())
+    # A check with a loop of its own would run the whole range in every thread.
+    own = [re.findall(r"EXPORT fp4ref_\w+@\([^)]*\)\s*{\s*(\w+)", text) for text, _ in compiled]
+    assert {name for names in own for name in names} == {"sweep", "sweep_steps"}
 
 
 # Calls, with the cpu backend in the place of the device's

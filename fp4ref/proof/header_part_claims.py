@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
+from fp4ref.proof.claims import ClaimSubject, Decide, Method, ProcessorCheck, ProofClaim
 from fp4ref.proof.header_parts import (
     BFLOAT16,
     BYTES,
@@ -25,6 +25,7 @@ from fp4ref.proof.header_parts import (
     blocks_of_bytes,
     no_numbers,
     one_byte,
+    one_byte_on_processor,
     packed,
     random_numbers,
     rounded_up,
@@ -37,16 +38,20 @@ from fp4ref.proof.transforms import SIGNINGS, TIES
 
 
 class HeaderPart(NamedTuple):
-    """A claim about a part of the header. argument: the reduction of one that is not exhaustive."""
+    """A claim about a part of the header. argument: the reduction of one that is not exhaustive.
+
+    on_processor: the check that a processor runs instead, about the same inputs.
+    """
 
     name: str
     rules: tuple[str, ...]
     statement: str
     domain: str
     size: int
-    decide: Callable[[Tell], Replayed]
+    decide: Decide
     covers: tuple[str, ...]
     argument: str = ""
+    on_processor: Decide | None = None
 
 
 def parts() -> Iterator[HeaderPart]:
@@ -86,6 +91,7 @@ def parts() -> Iterator[HeaderPart]:
         PATTERNS,
         one_byte,
         ("arithmetic.h:arithmetic::te::apply", "block.h:encode"),
+        on_processor=one_byte_on_processor,
     )
     yield HeaderPart(
         "quick-range",
@@ -152,6 +158,7 @@ def claims() -> Iterator[ProofClaim]:
             domain=part.domain,
             size=part.size,
             decide=part.decide,
+            on_processor=ProcessorCheck(part.on_processor, part.argument) if part.on_processor else None,
             covers=part.covers,
             reduction=part.argument,
         )

@@ -12,7 +12,7 @@ from fp4ref.formats import F
 from fp4ref.proof import native
 from fp4ref.proof.claims import Replayed, Tell
 from fp4ref.proof.golden_scales import _once
-from fp4ref.proof.header_scales import HELPERS, ONE_MAXIMUM, told
+from fp4ref.proof.header_scales import CHECKS, HELPERS, ONE_MAXIMUM, told
 from fp4ref.proof.host import BLOCK
 from fp4ref.proof.mx_scales import ELEMENTS, MAXIMA
 from fp4ref.proof.steps import INFINITY, PATTERNS, CodeSteps, shown
@@ -204,6 +204,15 @@ def unscaled(tell: Tell) -> Replayed:
 
 def one_byte(tell: Tell) -> Replayed:
     """Compare the codes of all float32 under one scale byte with those of products that are rounded once."""
-    source = native.HOST + HELPERS + BLOCK + "}\n"
-    wrong, first = native.sweep(source, "block", PATTERNS, tell, (ONE_MAXIMUM,), SOME_BYTE << 32)
+    _, body = CHECKS["block_all"]
+    return _under_one_byte("block_all", native.text({"block_all": body}, HELPERS), tell)
+
+
+def one_byte_on_processor(tell: Tell) -> Replayed:
+    """Compare them in the form at which a processor is fast."""
+    return _under_one_byte("block", native.HOST + HELPERS + BLOCK + "}\n", tell)
+
+
+def _under_one_byte(name: str, source: str, tell: Tell) -> Replayed:
+    wrong, first = native.sweep(source, name, PATTERNS, tell, (ONE_MAXIMUM,), SOME_BYTE << 32)
     return Replayed(PATTERNS, None if first is None else f"{told('block_all', first)}; {wrong} inputs are wrong")
