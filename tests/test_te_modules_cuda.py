@@ -10,6 +10,7 @@ import fp4ref  # noqa: E402
 from fp4ref import te  # noqa: E402
 from fp4ref.quantized import DIRECTIONS  # noqa: E402
 from fp4ref.te import debug, rng, together  # noqa: E402
+from fp4ref.te.quantization import FP8GlobalStateManager  # noqa: E402
 
 several = pytest.importorskip("fp4ref_cuda.several")
 
@@ -210,6 +211,57 @@ def test_a_graph_sees_the_updated_weight(kind: str, recipe: str) -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(y, expected)
+
+
+@pytest.mark.rule("TEM-3", "TEM-17")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("recipe", ["nvfp4", "mxfp8", "fp8"])
+def test_a_graph_updates_the_kept_weight_as_the_flag_says(kind: str, recipe: str) -> None:
+    """The update itself is captured; every replay reads on the device whether to quantize the weights again."""
+    torch.manual_seed(0)
+    module, x, manager = KINDS[kind](), torch.randn(256, 256, device="cuda").bfloat16(), FP8GlobalStateManager
+
+    def forward(first: bool | None) -> Any:
+        arguments = (x, SPLITS) if isinstance(module, te.GroupedLinear) else (x,)
+        with torch.no_grad(), te.autocast(recipe=RECIPES[recipe]):
+            return module(*arguments, is_first_microbatch=first)
+
+    def replayed(skip: bool) -> Any:
+        manager.set_skip_fp8_weight_update_tensor(skip)
+        graph.replay()
+        torch.cuda.synchronize()
+        return y.clone()
+
+    def change() -> Any:
+        with torch.no_grad():
+            for parameter in module.parameters():
+                if parameter.ndim > 1:
+                    parameter.add_(torch.randn_like(parameter) * 0.5)
+        return forward(None).clone()
+
+    seen = forward(True).clone()
+    buffers = [b.data_ptr() for each in module._fp8_workspaces.values() for b in each.buffers()]
+    try:
+        manager.set_skip_fp8_weight_update_tensor(False)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                forward(False)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = forward(False)
+        for _ in range(2):
+            new = change()
+            assert not torch.equal(new, seen)
+            assert torch.equal(replayed(True), seen)
+            assert torch.equal(replayed(False), new)
+            assert torch.equal(forward(False), new)  # the kept weight is the graph's
+            seen = new
+    finally:
+        manager.reset()
+    assert [b.data_ptr() for each in module._fp8_workspaces.values() for b in each.buffers()] == buffers
 
 
 @pytest.mark.rule("TEL-6")

@@ -183,20 +183,39 @@ def test_a_kept_weight_gets_columns_when_a_gradient_needs_them() -> None:
     assert module._fp8_workspaces["weight"].directions() == ["row", "column"]
 
 
-def test_a_flag_can_skip_the_update() -> None:
-    module = KINDS["Linear"]()
+@pytest.mark.rule("TEM-3")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("first", [None, True, False])
+def test_a_flag_can_skip_the_update_in_a_graph(kind: str, first: bool | None) -> None:
+    module = KINDS[kind]()
     recipe = NVFP4BlockScaling(**STABLE)
     x = torch.randn(128, 128).to(BF16)
-    first = step(module, x, recipe, is_first_microbatch=True)[0]
+
+    def captured() -> Any:
+        arguments = (x, [64, 64]) if isinstance(module, GroupedLinear) else (x,)
+        with autocast(recipe=recipe, _graph=True):
+            assert FP8GlobalStateManager.fp8_graph_capturing()
+            return module(*arguments, is_first_microbatch=first)
+
+    kept = step(module, x, recipe, is_first_microbatch=True)[0]
     with torch.no_grad():
-        module.weight.mul_(1.5)
+        for parameter in module.parameters():
+            parameter.mul_(1.5 if parameter.ndim > 1 else 1)
+    new = step(module, x, recipe, is_first_microbatch=None)[0]
     try:
         FP8GlobalStateManager.set_skip_fp8_weight_update_tensor(True)
-        assert torch.equal(step(module, x, recipe, is_first_microbatch=False)[0], first)
+        flag = FP8GlobalStateManager.get_skip_fp8_weight_update_tensor()
+        assert torch.equal(captured(), kept)
+        assert torch.equal(step(module, x, recipe, is_first_microbatch=None)[0], new)  # no graph: no flag
         FP8GlobalStateManager.set_skip_fp8_weight_update_tensor(False)
-        assert not torch.equal(step(module, x, recipe, is_first_microbatch=False)[0], first)
+        assert FP8GlobalStateManager.get_skip_fp8_weight_update_tensor() is flag
+        assert not flag.any()
+        assert torch.equal(step(module, x, recipe, is_first_microbatch=False)[0], kept)
+        assert torch.equal(captured(), new)
+        assert torch.equal(step(module, x, recipe, is_first_microbatch=False)[0], new)
     finally:
         FP8GlobalStateManager.reset()
+    assert not FP8GlobalStateManager.fp8_graph_capturing()
 
 
 @pytest.mark.rule("TEM-19")

@@ -1,13 +1,15 @@
 """A pytest plugin: Transformer Engine's names stand for the emulation, and what tests ask of a CUDA device is answered.
 
 It also selects one of N tests, by FP4REF_TE_EVERY, so that a run over thousands of tests fits into minutes: every Nth,
-or with FP4REF_TE_SEED those that a hash of the seed and the test's name picks.
+or with FP4REF_TE_SEED those that a hash of the seed and the test's name picks. FP4REF_TE_TOKENS is the most tokens of a
+sequence in the tests of attention; longer ones get that many, and the rest of their settings stays.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import zlib
 from pathlib import Path
@@ -100,6 +102,22 @@ for _name, _answer in _answers().items():
 torch.version.cuda = "13.0"  # a number that files read before their first test
 helpers.get_cudnn_version = lambda: (9, 18, 0)  # tests of attention ask for one
 te.install_alias()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Shorten the sequences of the tests' models."""
+    most = int(os.environ.get("FP4REF_TE_TOKENS", "0"))
+    if most:
+        made = importlib.import_module("utils").ModelConfig
+        longer = made.__init__
+
+        def shorter(self: Any, batch_size: int, max_seqlen_q: int, *rest: Any, **options: Any) -> None:
+            longer(self, batch_size, min(max_seqlen_q, most), *rest, **options)
+            if options.get("max_seqlen_kv") or rest[2:]:
+                self.max_seqlen_kv = min(self.max_seqlen_kv, 2 * most if max_seqlen_q > most else most)
+                self.attn_type = "self" if self.max_seqlen_q == self.max_seqlen_kv else "cross"
+
+        made.__init__ = shorter
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -22,6 +22,7 @@ from fp4ref.te.availability import (
     is_nvfp4_available,
 )
 from fp4ref.te.delayed_scaling import Histories
+from fp4ref.te.module.device import default_device
 from fp4ref.te.recipe import MXFP8BlockScaling
 from fp4ref.te.recipe_state import (
     CustomRecipeState,
@@ -90,6 +91,7 @@ class FP8GlobalState:
     high_precision_init_val: bool = False
     autocast_depth: int = 0
     skip_fp8_weight_update_tensor: Any = None
+    fp8_graph_capturing: bool = False
     is_first_fp8_module: bool = False
     histories: Histories = field(default_factory=Histories)
     scales_used: list[tuple[Any, torch.Tensor]] | None = None
@@ -176,13 +178,30 @@ class FP8GlobalStateManager(Availability, Recomputation):
 
     @classmethod
     def set_skip_fp8_weight_update_tensor(cls, skip: bool) -> None:
-        """Make cached weights keep their bytes (True) or be quantized again, as a flag on the device reads."""
-        cls.quantization_state.skip_fp8_weight_update_tensor = torch.tensor([1.0 if skip else 0.0])
+        """Make captured graphs keep the bytes of kept weights (True) or quantize again: they read it on the device.
+
+        Rules: TEM-3.
+        """
+        state = cls.quantization_state
+        if state.skip_fp8_weight_update_tensor is None:
+            state.skip_fp8_weight_update_tensor = torch.empty(1, device=default_device(None))
+        state.skip_fp8_weight_update_tensor.fill_(skip)  # in place, for graphs that hold its address
 
     @classmethod
     def get_skip_fp8_weight_update_tensor(cls) -> Any:
         """Return the flag, or None."""
         return cls.quantization_state.skip_fp8_weight_update_tensor
+
+    @classmethod
+    def fp8_graph_capturing(cls) -> bool:
+        """Return True while a graph is captured, or in an `autocast` that says so."""
+        capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+        return cls.quantization_state.fp8_graph_capturing or capturing
+
+    @classmethod
+    def captured_skip_flag(cls) -> Any:
+        """Return the flag that a graph which is captured now reads at every replay, None without one. Rules: TEM-3."""
+        return cls.get_skip_fp8_weight_update_tensor() if cls.fp8_graph_capturing() else None
 
 
 @contextmanager
@@ -197,10 +216,11 @@ def autocast(
 
     calibrating: note the maxima of operands, for delayed scaling, also where enabled is False. recipe:
     MXFP8BlockScaling if none is given. amax_reduction_group: the processes that share the maxima of delayed scaling.
+    _graph: what runs is captured in a graph: the flag of `set_skip_fp8_weight_update_tensor` decides for kept weights.
 
     Errors: SettingError for a recipe that the emulated device does not run.
 
-    Rules: TEL-47.
+    Rules: TEL-47, TEM-3.
     """
     recipe = get_default_recipe() if recipe is None else recipe
     if enabled:
@@ -213,6 +233,7 @@ def autocast(
         "fp8_recipe": recipe,
         "fp8_distributed_group": amax_reduction_group,
         "autocast_depth": before.autocast_depth + 1,
+        "fp8_graph_capturing": _graph,
         "is_first_fp8_module": before.autocast_depth == 0 or before.is_first_fp8_module,
     }
     manager.quantization_state = FP8GlobalState(**(vars(before) | inside))

@@ -15,7 +15,7 @@ from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.module.grouped_function import GroupedCall, grouped_linear
 from fp4ref.te.module.options import divide
 from fp4ref.te.module.parallel_module import UNSUPPORTED, LinearOptions, ParallelModule, require_main_grad
-from fp4ref.te.quantization import QuantizerRole
+from fp4ref.te.quantization import FP8GlobalStateManager, QuantizerRole
 from fp4ref.te.specifications import environment_flag
 from fp4ref.te.together import kinds, together
 
@@ -195,7 +195,8 @@ class GroupedLinear(ParallelModule):
             return tuple(self.quantized_weight(x, weight, name, name, is_first_microbatch) for name, weight in pairs)
 
         plain = getattr(self.get_weight_workspace, "__func__", None) is TransformerEngineBaseModule.get_weight_workspace
-        kind = self._kind_of_weights(x, weights) if plain and is_first_microbatch is None else None
+        anew = is_first_microbatch is None and FP8GlobalStateManager.captured_skip_flag() is None
+        kind = self._kind_of_weights(x, weights) if plain and anew else None
         call.quantized_weights = list(together(kind, weights, quantized))
 
     def _kind_of_weights(self, x: torch.Tensor, weights: list[torch.Tensor]) -> Hashable | None:

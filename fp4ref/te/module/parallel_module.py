@@ -240,7 +240,9 @@ class ParallelModule(TransformerEngineBaseModule):
     ) -> Any:
         """Return the weight operand."""
         quantizer = self.prepared_weight_quantizer(x, weight, operand)
-        skip = FP8GlobalStateManager.get_skip_fp8_weight_update_tensor()
+        skip = FP8GlobalStateManager.captured_skip_flag()
+        if skip is not None:
+            is_first_microbatch = False
         return self.get_weight_workspace(
             tensor=weight,
             quantizer=quantizer,
