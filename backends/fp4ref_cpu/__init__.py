@@ -7,28 +7,19 @@ from types import ModuleType
 
 import fp4ref_numerics
 from fp4ref.registry import Backend, Call
+from fp4ref_numerics.products import too_wide
 
 STRIP = 512  # elements of a strip, where a block is not wider
-LONGEST_SUM = 126  # bits of the sum of a block's products
 LARGEST_STRIPS = 1 << 17  # elements of the strips of one row of blocks; they are on a thread's stack
 
 
 def unsupported(call: Call) -> list[str]:
     """Return why the loops cannot serve a call; nothing if they can."""
-    reasons = fp4ref_numerics.unsupported(call) + (_too_wide(call) if call.multiplies else [])
+    reasons = fp4ref_numerics.unsupported(call) + (too_wide(call) if call.multiplies else [])
     for rows, columns in () if call.multiplies else [spec.block for spec in call.specs]:
         if rows * max(4 * columns, STRIP) > LARGEST_STRIPS:
             reasons.append(f"blocks of {rows}x{columns}")
     return reasons
-
-
-def _too_wide(call: Call) -> list[str]:
-    """Return the formats for which the sum of a block's products, in smallest steps, leaves 128 bits."""
-    elements, scales = zip(*((spec.element.format, spec.scale.format) for spec in call.specs), strict=True)
-    bits = sum(form.span for form in (*elements, *(form for form in scales if not form.powers_of_two)))
-    if bits + max(spec.block.columns for spec in call.specs).bit_length() <= LONGEST_SUM:
-        return []
-    return [f"formats {' and '.join(form.name for form in elements)}: their products span {bits} bits"]
 
 
 def load() -> ModuleType:

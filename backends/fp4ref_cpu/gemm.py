@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 import fp4ref_numerics
 from fp4ref import arrays
-from fp4ref.formats import E8M0, Codec, Rounding
 from fp4ref.operands import AlphaRule, Epilogue, Operand, alpha_factor
 from fp4ref.quantized import DirectionData
 from fp4ref.registry import Call
-from fp4ref.spec import Block, Granularity, Spec
+from fp4ref.spec import Granularity, Spec
 from fp4ref_cpu import threads
 from fp4ref_cpu.build import functions
 from fp4ref_cpu.maps import Map, lowered
 from fp4ref_cpu.native import address, exported
 from fp4ref_cpu.reading import dequantize
+from fp4ref_numerics.products import of_operand
 
 FUNCTIONS = ("exact", "blockwise", "finish")
 RESULT_TYPES = ("float32", "bfloat16", "float16")  # as `ResultType` counts them
@@ -82,7 +82,7 @@ def _values(operand: Operand) -> NDArray[np.float32]:
 
 def reading(spec: Spec, **details: Any) -> Call:
     """Return the call that reads an operand of the fast path."""
-    return Call("dequantize", _decoding(spec, Granularity.NONE), **details)
+    return Call("dequantize", of_operand(spec, Granularity.NONE), **details)
 
 
 def _run(function: str, a: Operand, b: Operand, epilogue: Epilogue, sums: NDArray[np.float32] | None) -> Any:
@@ -110,23 +110,10 @@ def _run(function: str, a: Operand, b: Operand, epilogue: Epilogue, sums: NDArra
     numbers = depth, epilogue.alpha, 0 if factor is None else factor, division, type_
     job = GemmJob(side(a), side(b), *numbers, *added, address(sums), address(out), 0)
     if out.size:
-        loops = _loops(_decoding(a.spec, a.spec.global_scale), _decoding(b.spec, b.spec.global_scale))
+        loops = _loops(of_operand(a.spec, a.spec.global_scale), of_operand(b.spec, b.spec.global_scale))
         steps = max(depth, 1) if sums is None else 1  # of each element
         threads.run(loops[function], job, out.size * steps)
     return arrays.restorer(a.data.data)(out)
-
-
-@lru_cache(maxsize=4096)
-def _decoding(spec: Spec, global_scale: Granularity) -> Spec:
-    """Return the specification with the fields that a product reads, so that many share one compiled library."""
-    rounding = Rounding.UP if spec.scale.format is E8M0 else Rounding.EVEN
-    return Spec(
-        name="operand",
-        element=Codec(format=spec.element.format, nan=(0, 0)),
-        scale=Codec(format=spec.scale.format, rounding=rounding, nan=(0, 0)),
-        block=Block(1, spec.block.columns),
-        global_scale=global_scale,
-    )
 
 
 @lru_cache
@@ -136,7 +123,7 @@ def _loops(a: Spec, b: Spec) -> dict[str, Any]:
 
 def multiplying_text(a: Spec, b: Spec) -> str:
     """Return the text that exports the products of two specifications."""
-    return _text(_decoding(a, a.global_scale), _decoding(b, b.global_scale))
+    return _text(of_operand(a, a.global_scale), of_operand(b, b.global_scale))
 
 
 def _text(a: Spec, b: Spec) -> str:

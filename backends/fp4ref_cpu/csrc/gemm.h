@@ -8,18 +8,13 @@ namespace fp4ref_cpu {
 // The result of float sums, in the type that the job names. Rules: GEM-3, GEM-5, GEM-6, GEM-7, GEM-8.
 // Certificates: product-*.
 template <class A, class B> struct Finish {
-    static constexpr bool rows_a = A::global == Global::row, rows_b = B::global == Global::row, by_row = rows_a || rows_b;
+    using Steps = Finishing<A, B>;
     const GemmJob& job;
     const float alpha;
 
-    explicit Finish(const GemmJob& given) : job(given), alpha(total_alpha(given)) {}
-
-    static float total_alpha(const GemmJob& job)
+    explicit Finish(const GemmJob& given)
+        : job(given), alpha(Steps::total_alpha(given.alpha, given.factor, given.division, given.a.amax, given.b.amax))
     {
-        if constexpr (A::global == Global::none) return job.alpha;
-        float alpha = job.alpha;
-        if (!by_row) alpha = (alpha * job.a.amax[0]) * job.b.amax[0];
-        return job.division ? alpha / job.factor : alpha * (1.0f / job.factor);
     }
 
     // Results n to n + count of row m.
@@ -38,16 +33,12 @@ template <class A, class B> struct Finish {
         word* const out = (word*)job.out + m * job.b.rows;
         const word* const added = job.accumulate ? (const word*)job.accumulate + m * job.b.rows : nullptr;
         for (size i = n; i < n + count; ++i) {
-            float y = sums[i - n] * alpha;
-            if constexpr (rows_a && rows_b) y = (y * job.a.amax[m]) * job.b.amax[i];
-            else if constexpr (by_row) y = y * (job.a.amax[rows_a ? m : 0] * job.b.amax[rows_b ? i : 0]);
-            if (!by_row && added) y = y + Out::widen(added[i]);
-            if (job.bias) y = y + job.bias[i];
-            out[i] = round<Out>(y);
-            if (by_row && added) out[i] = round<Out>(Out::widen(out[i]) + Out::widen(added[i]));
+            const float down = Steps::by_row ? job.a.amax[Steps::rows_a ? m : 0] : 1.0f;
+            const float across = Steps::by_row ? job.b.amax[Steps::rows_b ? i : 0] : 1.0f;
+            const float bias = job.bias ? job.bias[i] : 0.0f;
+            out[i] = Steps::template result<Out>(sums[i - n], alpha, down, across, job.bias, bias, added, added ? added[i] : 0);
         }
     }
-    template <class Out> static typename Out::word round(float y) { return Out::round(is_nan(y) ? float_of(0x7fc00000u) : y); }
 };
 
 // E2M1 elements with E4M3 scales. Exact: operands are integers up to 12 * 229376 in doubles, and a chunk's sums stay
