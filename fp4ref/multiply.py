@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from fp4ref import arguments, arrays, registry, repeats
 from fp4ref.arithmetic import dequantized_te, product
 from fp4ref.errors import DomainError, DTypeError, ShapeError
 from fp4ref.formats import E4M3, E8M0, UE4M3, is_number, nearest_float32
-from fp4ref.layout import layout
+from fp4ref.layout import Layout, layout
 from fp4ref.operands import AlphaRule, Epilogue, Operand
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Quantized
-from fp4ref.spec import Granularity
+from fp4ref.spec import Granularity, Spec
 
 Mode = Literal["exact", "blockwise", "fast"]
 LONGEST = 62  # bits of a value counted in smallest steps
@@ -61,7 +62,8 @@ def gemm(
     call = _call(mode, operands, rest)
     multiply = registry.choose(call, backend)
     if kinds:
-        repeats.keep(key, _repeating(multiply, call, operands, directions, rest), a.scale_layout, b.scale_layout)
+        again = _repeating(multiply, call, operands, directions, rest, registry.binder(call, backend), alpha)
+        repeats.keep(key, again, a.scale_layout, b.scale_layout)
     return multiply(call, *operands, rest)
 
 
@@ -83,16 +85,28 @@ def _repeating(
     operands: tuple[Operand, Operand],
     directions: tuple[Direction, Direction],
     rest: Epilogue,
+    bind: Callable[..., Any] | None,
+    first: float,
 ) -> Callable[..., Any]:
-    """Return a function that multiplies other tensors of the same kinds, with checks of values only."""
+    """Return a function that multiplies other tensors of the same kinds, with checks of values only.
+
+    first: the alpha of `rest`; the same object is not rounded again.
+    """
+    bound = bind(call, *operands, rest) if bind else None
     of_a, of_b = (operand._replace(data=DirectionData(None, None, None)) for operand in operands)  # holds no bytes
     of_rows = [direction == "row" for direction in directions]
-    to, rule = rest.dtype, rest.alpha_rule
+    rounded, _, _, to, rule = rest
+    plain = rest._replace(bias=None, accumulate=None)
 
     def again(a: Quantized, b: Quantized, alpha: float, bias: Any, accumulate: Any) -> Any:
         left: Any = a.row if of_rows[0] else a.column
         right: Any = b.row if of_rows[1] else b.column
-        end = Epilogue(nearest_float32(alpha), bias, accumulate, to, rule)
+        if alpha is first and bias is None and accumulate is None:
+            end = plain
+        else:
+            end = Epilogue(rounded if alpha is first else nearest_float32(alpha), bias, accumulate, to, rule)
+        if bound:
+            return bound(left, right, end)
         return multiply(call, of_a._replace(data=left), of_b._replace(data=right), end)
 
     return again
@@ -141,15 +155,23 @@ def gemm_grouped(
 def _call(mode: str, operands: tuple[Operand, Operand], rest: Epilogue) -> registry.Call:
     """Describe a product to backends. Rules: CNF-5."""
     a, b = operands
+    specs, layouts = (a.spec, b.spec), (a.scale_layout, b.scale_layout)
+    return _described(mode, specs, layouts, (a.shape[0], b.shape[0]), rest.dtype.name, arrays.device_of(a.data.data))
+
+
+@lru_cache(maxsize=4096)
+def _described(
+    mode: str,
+    specs: tuple[Spec, Spec],
+    layouts: tuple[Layout, Layout],
+    shape: tuple[int, int],
+    to: str,
+    device: str,
+) -> registry.Call:
+    """Return the record of a product, one for all of a kind."""
+    (spec, spec_b), (form, form_b) = specs, layouts
     return registry.Call(
-        f"gemm_{mode}",
-        a.spec,
-        to=rest.dtype.name,
-        layout=a.scale_layout,
-        device=arrays.device_of(a.data.data),
-        shape=(a.shape[0], b.shape[0]),
-        spec_b=b.spec,
-        layout_b=b.scale_layout,
+        f"gemm_{mode}", spec, to=to, layout=form, device=device, shape=shape, spec_b=spec_b, layout_b=form_b
     )
 
 

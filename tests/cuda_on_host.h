@@ -37,6 +37,11 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector)
     for (int i = 0; i < 4; ++i) result |= (unsigned)(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
     return result;
 }
+inline int __dp4a(int a, int b, int sum)
+{
+    for (int i = 0; i < 32; i += 8) sum += (int)(signed char)(a >> i) * (signed char)(b >> i);
+    return sum;
+}
 template <class T> void __stcs(T* to, T value) { *to = value; }
 template <class T> T __ldg(const T* from) { return *from; }
 template <class T> T __shfl_xor_sync(unsigned, T value, int) { __builtin_trap(); return value; }

@@ -127,6 +127,10 @@ def main() -> None:
     for columns in (64, 39):
         end = Call("finish_product", source="bfloat16", to="bfloat16", device="cuda", shape=(33, columns))
         operations.finish_product(end, torch.ones(33, columns, device="cuda"), (0.5,), None)
+    for size in (64, 512):  # few products, and more than one kernel makes
+        q = fp4ref.quantize(cuda(values((size, size), "bfloat16")), "nvfp4")
+        for mode in ("exact", "blockwise", "fast"):
+            fp4ref.gemm(q, q, mode, backend="cuda")
     for recipe in RECIPES:
         train(recipe())
     torch.cuda.synchronize()

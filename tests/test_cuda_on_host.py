@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import math
 import shutil
 import subprocess
@@ -11,15 +12,20 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from operands_at_random import PRODUCTS, operand
 
 import fp4ref
 import fp4ref_cuda
 import fp4ref_numerics
 from codes import every_code_under_every_scale
+from fp4ref import arrays
 from fp4ref.formats import CUDA_UE5M3, Codec, Format
 from fp4ref.layout import LAYOUTS, Layout
-from fp4ref_cuda import demands, plan
+from fp4ref.operands import AlphaRule, Epilogue, Operand
+from fp4ref.spec import Granularity
+from fp4ref_cuda import demands, gemm, plan
 from fp4ref_numerics.layouts import lower_layout
+from fp4ref_numerics.products import of_operand
 
 # Formats of users: with subnormals alone past 1, with every code finite, and with fewer finite codes.
 OWN = {
@@ -68,6 +74,29 @@ extern "C" void start(unsigned blocks, const void* product, long long columns, l
     on_host(blocks, THREADS, [=] {
         finish_product((const float*)product, columns, strips, first, second, third, fourth, (const In::word*)bias,
             (Out::word*)out);
+    });
+}
+""",
+    "gemm": """
+extern "C" void start(unsigned blocks, const void* data_a, const void* scales_a, const void* amax_a, const void* data_b,
+    const void* scales_b, const void* amax_b, long long rows, long long columns, long long depth, long long alpha,
+    long long factor, long long division, const void* bias, const void* added, void* out)
+{
+    on_host(blocks, THREADS, [=] {
+        gemm((const byte*)data_a, (const byte*)scales_a, (const float*)amax_a, (const byte*)data_b,
+            (const byte*)scales_b, (const float*)amax_b, rows, columns, depth, alpha, factor, division,
+            (const In::word*)bias, (const Out::word*)added, (Out::word*)out);
+    });
+}
+""",
+    "gemm_finish": """
+extern "C" void start(unsigned blocks, const void* sums, const void* amax_a, const void* amax_b, long long columns,
+    long long count, long long alpha, long long factor, long long division, const void* bias, const void* added,
+    void* out)
+{
+    on_host(blocks, THREADS, [=] {
+        gemm_finish((const float*)sums, (const float*)amax_a, (const float*)amax_b, columns, count, alpha, factor,
+            division, (const In::word*)bias, (const Out::word*)added, (Out::word*)out);
     });
 }
 """,
@@ -379,3 +408,54 @@ def test_the_scale_of_a_tensor(name, power_of_two, tmp_path):
                 words = [ctypes.c_longlong(int(value.view(np.uint32))) for value in (least, limit)]
                 kernel.start(1, *pointers(np.float32([amax])), *words, *pointers(out))
                 assert out.tobytes() == np.float32([scale, np.float32(1) / scale]).tobytes(), (amax, least, limit)
+
+
+@pytest.mark.rule("GEM-1", "GEM-2", "GEM-3", "GEM-4", "GEM-5", "GEM-6", "GEM-7", "GEM-8", "LAY-6")
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "blockwise"])
+@pytest.mark.parametrize(("of_a", "of_b", "out", "source"), PRODUCTS)
+def test_products(of_a, of_b, out, source, exact, tmp_path):
+    rng = np.random.default_rng([len(of_a), len(of_b), exact])
+    specs = [fp4ref.profiles[name] for name in (of_a, of_b)]
+    forms = "tiled_128x4", "linear"
+    types = f"using In = fp4ref::{source}; using Out = fp4ref::{out};"
+    text = gemm._text(*zip(specs, map(LAYOUTS.__getitem__, forms), strict=True), types, 64, exact)
+    library = built(tmp_path, "gemm", text)
+    finisher = built(tmp_path, "gemm_finish", gemm._specifications(*specs) + types)
+    for rows, columns, depth, hard in ((33, 5, 321, True), (2, 40, 64, False), (3, 3, 31, True), (1, 2, 0, False)):
+        a = operand(rng, of_a, rows, depth, forms[0], hard=hard)
+        b = operand(rng, of_b, columns, depth, forms[1], hard=hard)
+        dtype = arrays.output_dtype("gemm", out)
+        bias = rng.standard_normal(columns).astype(arrays.output_dtype("gemm", source)) if depth != 31 else None
+        added = rng.standard_normal((rows, columns)).astype(dtype) if hard else None
+        rule = "division" if depth == 64 else "reciprocal"
+        mode = "exact" if exact else "blockwise"
+        named = {"alpha": 0.37, "bias": bias, "accumulate": added, "dtype": out, "alpha_rule": rule, "backend": "numpy"}
+        wanted = fp4ref.gemm(a, b, mode, **named)
+        numbers = gemm._numbers(
+            Operand(a.row, a.shape, a.spec, LAYOUTS[forms[0]]),
+            Operand(b.row, b.shape, b.spec, LAYOUTS[forms[1]]),
+            Epilogue(np.float32(0.37), bias, added, dtype, AlphaRule(rule)),
+        )
+        got = np.full(wanted.size + 8, 7.0).astype(dtype)
+        addresses = [None if part is None else part.ctypes.data for part in (*a.row, *b.row)]
+        rest = [*numbers, *(None if part is None else part.ctypes.data for part in (bias, added)), got.ctypes.data]
+        grid = -(-rows // gemm.TILE) * -(-columns // gemm.TILE)
+        library.start(grid, *map(ctypes.c_void_p, (*addresses, rows, columns, depth, *rest)))
+        assert got[: wanted.size].tobytes() == wanted.tobytes(), (rows, columns, depth)
+        assert (got[wanted.size :] == 7.0).all()
+        if rule == "reciprocal" and depth:  # sums alone, without a factor, then the last steps
+            plain = [of_operand(q.spec, Granularity.NONE) for q in (a, b)]
+            bare = [
+                dataclasses.replace(q, spec=s, row=q.row._replace(amax=None))
+                for q, s in zip((a, b), plain, strict=True)
+            ]
+            sums = fp4ref.gemm(*bare, mode, backend="numpy")
+            got = np.full(wanted.size + 8, 7.0).astype(dtype)
+            rest[-1] = got.ctypes.data
+            amaxes = addresses[2], addresses[5]
+            finisher.start(
+                -(-wanted.size // 256),
+                *map(ctypes.c_void_p, (sums.ctypes.data, *amaxes, columns, wanted.size, *rest)),
+            )
+            assert got[: wanted.size].tobytes() == wanted.tobytes(), (rows, columns, depth)
+            assert (got[wanted.size :] == 7.0).all()

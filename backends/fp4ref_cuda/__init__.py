@@ -9,6 +9,7 @@ import fp4ref_numerics
 from fp4ref.errors import BackendError
 from fp4ref.registry import Backend, Call
 from fp4ref.spec import Spec, Subnormals
+from fp4ref_numerics.products import too_wide
 
 # Orders of operations (PRO-3) that the header has and the kernels have not, and why.
 NOT_IN_KERNELS = dict.fromkeys(
@@ -20,7 +21,10 @@ HEIGHTS, WIDTHS = (1, 2, 4, 8, 16, 32), (16, 32, 64)  # of blocks: the lines of 
 
 def unsupported(call: Call) -> list[str]:
     """Return why the kernels cannot serve a call; nothing if they can."""
-    return fp4ref_numerics.unsupported(call) + [reason for spec in call.specs for reason in _reasons(spec)]
+    reasons = fp4ref_numerics.unsupported(call)
+    if call.multiplies:
+        return reasons + too_wide(call) + [why for spec in call.specs for why in _block_reasons(1, spec.block.columns)]
+    return reasons + [reason for spec in call.specs for reason in _reasons(spec)]
 
 
 def _reasons(spec: Spec) -> list[str]:
@@ -31,9 +35,11 @@ def _reasons(spec: Spec) -> list[str]:
         )
     if spec.subnormals is Subnormals.FLUSH:
         reasons.append("flushed subnormals: the kernels read inputs as they are (NUM-5)")
-    if spec.block.rows not in HEIGHTS or spec.block.columns not in WIDTHS:
-        reasons.append(f"a block of {spec.block.rows}x{spec.block.columns}")
-    return reasons
+    return reasons + _block_reasons(*spec.block)
+
+
+def _block_reasons(rows: int, columns: int) -> list[str]:
+    return [] if rows in HEIGHTS and columns in WIDTHS else [f"a block of {rows}x{columns}"]
 
 
 def _load() -> ModuleType:
@@ -68,6 +74,9 @@ BACKEND = Backend(
         "tensor_quantize",
         "tensor_values",
         "together",
+        "gemm_exact",
+        "gemm_blockwise",
+        "gemm_fast",
     ),
     formats=None,  # each lowers to numbers
     layouts=None,  # each lowers to a struct

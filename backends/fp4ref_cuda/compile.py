@@ -32,7 +32,8 @@ MOST = 32  # processes that compile; each takes some hundred megabytes
 
 def options(target: str) -> tuple[str, ...]:
     """Return the compiler's options: no contraction, IEEE division, no flush to zero. Rules: NUM-1."""
-    return (f"--gpu-architecture={target}", "--std=c++17", "--fmad=false", "--device-as-default-execution-space")
+    plain = f"--gpu-architecture={target}", "--std=c++17", "--fmad=false", "--device-as-default-execution-space"
+    return (*plain, "--device-int128") if sys.platform == "linux" else plain  # NVRTC has no such option elsewhere
 
 
 @lru_cache

@@ -95,10 +95,10 @@ def _set(function: str, of: _Description, attribute: int, value: Any) -> None:
     _call(function, of, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value)))
 
 
-def _layout(rows: int, columns: int) -> _Description:
-    """Return the description of a bfloat16 matrix that lies row after row: to the library, its transpose."""
+def _layout(rows: int, columns: int, kind: int = R_16BF) -> _Description:
+    """Return the description of a matrix that lies row after row: to the library, its transpose."""
     sizes = ctypes.c_uint64(columns), ctypes.c_uint64(rows), ctypes.c_int64(columns)
-    return _created("MatrixLayout", R_16BF, *sizes)
+    return _created("MatrixLayout", kind, *sizes)
 
 
 @lru_cache(maxsize=4096)
@@ -109,6 +109,7 @@ def product(
     alignments: tuple[int, int, int],
     has_bias: bool,
     has_factor: bool,
+    sums: bool = False,
 ) -> MatrixProduct | None:
     """Return a product left [rows, depth] @ right [columns, depth]^T of matrices without gaps.
 
@@ -116,7 +117,7 @@ def product(
 
     sizes: rows, columns, depth. transposed: what is stored of left, and of right, is the transpose. alignments: of
     left, right and out, bytes. has_factor: two float32 on the device: the factor, and 0. The result and a bias
-    [columns] are bfloat16.
+    [columns] are bfloat16; sums: the result is float32.
     """
     if _library() is None or not all(sizes) or any(size % VECTOR for size in sizes):
         return None
@@ -137,7 +138,7 @@ def product(
         _set(write, wanted, BIAS_POINTER, ctypes.c_uint64(ALIGNMENT))  # the search reads how it is aligned
     left = _layout(depth, rows) if transposed[0] else _layout(rows, depth)
     right = _layout(depth, columns) if transposed[1] else _layout(columns, depth)
-    out = _layout(rows, columns)
+    out = _layout(rows, columns, R_32F if sums else R_16BF)
     found = _search(handle, wanted, (right, left, out), (alignments[1], alignments[0], alignments[2], alignments[2]))
     if found is None:
         return None

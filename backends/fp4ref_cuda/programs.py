@@ -170,7 +170,7 @@ def _arranged(steps: Sequence[Started], sizes: Mapping[int, int]) -> tuple[dict[
     return offsets, size
 
 
-def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[..., tuple[Any, ...] | None] | None:
+def bind(operation: Hashable, call: Call, inputs: Sequence[Any]) -> Callable[..., tuple[Any, ...] | None] | None:
     """Return a function that serves calls with other inputs of these ones' kinds; None for inputs without programs.
 
     The function takes all inputs, or the first one alone if no other is given. It returns None where no program can
