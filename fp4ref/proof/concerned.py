@@ -37,6 +37,12 @@ REASONS = (
     WithoutCertificate(
         ClaimSubject.HEADER, ("NUM-5",), "a type is there; small-inputs/cpu is about calls that read it"
     ),
+    WithoutCertificate(
+        ClaimSubject.HEADER,
+        ("GEM-3", "GEM-5", "GEM-7", "GEM-8", "PACK-5"),
+        "only the parts of products are there; gemm-* and product-* of cpu and cuda are about what is made of them",
+    ),
+    WithoutCertificate(ClaimSubject.CUDA, ("GEM-11",), "cuBLASLt multiplies what dequantize-*/cuda is about"),
     WithoutCertificate(ClaimSubject.CPU, ("GEM-11",), "NumPy's library multiplies what dequantize-*/cpu is about"),
 )
 

@@ -71,7 +71,7 @@ def sweep(text: str, name: str, size: int, tell: Tell, arguments: Sequence[int],
     from fp4ref_cuda.words import start_once
 
     found = torch.tensor([0, -1], dtype=torch.int64, device="cuda")  # the largest number, without a sign
-    numbers = torch.tensor(arguments or (0,), dtype=torch.int64, device="cuda")
+    numbers = torch.tensor([n - (n >> 63 << 64) for n in arguments] or [0], dtype=torch.int64, device="cuda")
     ours, library = source(text), Library("torch", found.device.index)
     function = f"fp4ref_{name}_{ours.partition('namespace proof_')[2].partition(' ')[0]}"
     code = ObjectCode.from_cubin(compile_cubin(ours, launch.target(library.ordinal)))

@@ -19,6 +19,12 @@ QUANTIZES = (
     "fp4ref_cuda.maxima:fill",
 )
 DRAWS = (f"{CUDA}/random_bits.cu", "fp4ref_cuda.compile:options", "fp4ref_cuda.randoms:random_bits")
+MULTIPLIES = (
+    *(f"{CUDA}/{name}.cu" for name in ("gemm", "gemm_finish")),
+    "fp4ref_cuda.gemm:_product",
+    "fp4ref_cuda.gemm:_text",
+    "fp4ref_cuda.compile:options",
+)
 CODE = {  # of the cuda backend, by the function that decides a claim
     "fp4ref.proof.cuts:cut": (*QUANTIZES, *DECODES),
     "fp4ref.proof.parts:parts": QUANTIZES,
@@ -38,6 +44,14 @@ CODE = {  # of the cuda backend, by the function that decides a claim
     "fp4ref.proof.theorems_ordered:turned": QUANTIZES,
     "fp4ref.proof.calls:transformed": QUANTIZES,
     "fp4ref.proof.calls:without_global_scale": QUANTIZES,
+    **dict.fromkeys(
+        (
+            *("fp4ref.proof.products:pairs", "fp4ref.proof.products:longest", "fp4ref.proof.product_sums:ordered"),
+            *(f"fp4ref.proof.product_sums:{name}" for name in ("long_sums", "spread", "tied")),
+            *(f"fp4ref.proof.finishing:{name}" for name in ("amaxes", "alphas", "additions", "groups")),
+        ),
+        MULTIPLIES,
+    ),
     "fp4ref.proof.calls:flags": (*QUANTIZES, "fp4ref_cuda.checks:noop_flag"),
 }
 

@@ -23,6 +23,7 @@ from fp4ref.proof.blocks import TYPES
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
 from fp4ref.proof.cuts import UNIT
 from fp4ref.proof.golden_scales import _once
+from fp4ref.proof.products import taken
 from fp4ref.quantized import DirectionData, Quantized
 
 SIDE = 72  # rows of either operand: more than a tile of the cpu backend
@@ -71,17 +72,11 @@ def operand(spec: str, amax: Any, seed: int) -> tuple[Quantized, NDArray[np.floa
     return Quantized(resolve(spec), (SIDE, 2 * width), "float32", "linear", parts), values
 
 
-def _taken(subject: ClaimSubject, q: Quantized) -> Quantized:
-    """Return rows as the subject's backend takes them."""
-    parts = q.direction("row")[0].mapped(lambda part: whole._array(part, subject))
-    return Quantized(q.spec, q.shape, q.dtype, "linear", parts)
-
-
 def _product(subject: ClaimSubject, a: Quantized, b: Quantized, **given: Any) -> NDArray[Any]:
     """Return a product by a backend."""
     named = {key: whole._array(part, subject) if isinstance(part, np.ndarray) else part for key, part in given.items()}
     return whole._host_values(
-        multiply.gemm(_taken(subject, a), _taken(subject, b), backend=whole.BACKENDS[subject], **named)
+        multiply.gemm(taken(subject, a), taken(subject, b), backend=whole.BACKENDS[subject], **named)
     )
 
 
@@ -204,7 +199,7 @@ def groups(subject: ClaimSubject, tell: Tell) -> Replayed:
             a.append(Quantized(q.spec, (rows, q.shape[1]), q.dtype, "linear", parts))
         b = [weights[spec] for spec, _ in members]
         alone = [_product(subject, *pair) for pair in zip(a, b, strict=True)]
-        left, right = ([_taken(subject, q) for q in side] for side in (a, b))
+        left, right = ([taken(subject, q) for q in side] for side in (a, b))
         made = multiply.gemm_grouped(left, right, backend=whole.BACKENDS[subject])
         got = [whole._host_values(each) for each in made]
         for place, (mine, own) in enumerate(zip(got, alone, strict=True)):

@@ -13,12 +13,11 @@ from itertools import combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref import multiply
 from fp4ref.catalogue import resolve
 from fp4ref.formats import F
 from fp4ref.proof.blocks import PIPELINES
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
-from fp4ref.proof.products import BACKENDS, CODE, UNIT, _lowered, _scaled
+from fp4ref.proof.products import BACKENDS, CODE, UNIT, _lowered, _scaled, product_of
 from fp4ref.quantized import DirectionData, Quantized
 
 BLOCKS = 40  # more than backends take at a time
@@ -72,7 +71,7 @@ def ordered(spec: str, subject: ClaimSubject, tell: Tell) -> Replayed:
     """Multiply the rows block by block, and compare their sums."""
     left, right, sums = _probes(spec)
     want = _scaled(sums, spec)
-    got = np.asarray(multiply.gemm(left, right, "blockwise", backend=BACKENDS[subject])).ravel()
+    got = product_of(subject, left, right, "blockwise").ravel()
     (wrong,) = np.nonzero(got.view(np.uint32) != want.view(np.uint32))
     tell(1.0)
     return Replayed(len(want), f"row {wrong[0]}: {got[wrong[0]]!s}, needs {want[wrong[0]]!s}" if len(wrong) else None)
@@ -114,7 +113,7 @@ def tied(subject: ClaimSubject, tell: Tell) -> Replayed:
             want.append(_rounded(exact) / 2.0**20)
         right = _scaled(np.array(want, F), "nvfp4")
         left = _operand("nvfp4", codes, scales)
-        got = np.asarray(multiply.gemm(left, _operand("nvfp4", other, factors), backend=BACKENDS[subject])).ravel()
+        got = product_of(subject, left, _operand("nvfp4", other, factors)).ravel()
         (wrong,) = np.nonzero(got.view(np.uint32) != right.view(np.uint32))
         tell((done + 1) / len(LONG))
         if len(wrong):
@@ -149,7 +148,7 @@ def spread(spec: str, subject: ClaimSubject, tell: Tell) -> Replayed:
             _operand(spec, part, np.tile((CENTRE + apart).astype(np.uint8), (len(part), 1)))
             for part, apart in ((signed, moved), (ones, powers - moved))
         )
-        got = np.asarray(multiply.gemm(left, right, backend=BACKENDS[subject])).ravel()
+        got = product_of(subject, left, right).ravel()
         (wrong,) = np.nonzero(got.view(np.uint32) != want.view(np.uint32))
         count += len(cases)
         if len(wrong):
@@ -171,7 +170,7 @@ def long_sums(subject: ClaimSubject, tell: Tell) -> Replayed:
         q = _operand("mxfp8-e4m3", codes, scales)
         exact = ((LONG_BLOCKS * WIDTH * 448**2) << 2 * below) + 1
         want = F(_rounded(exact) / (1 << 2 * below))
-        got = np.asarray(multiply.gemm(q, q, backend=BACKENDS[subject]))[0, 0]
+        got = product_of(subject, q, q)[0, 0]
         tell((below + 1) / len(DISTANCES))
         if got != want:
             said = f"{LONG_BLOCKS * WIDTH} squares of 448 and that of 2^-{below}"

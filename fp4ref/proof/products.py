@@ -84,11 +84,10 @@ def pairs(spec: str, subject: ClaimSubject, tell: Tell) -> Replayed:
         some = values[start : start + ROWS]
         product = np.multiply.outer(some, values)
         once = np.where(product == 0, F(0), _once(product))
-        for mode, sums in (("exact", once), ("blockwise", F(0) + once)):
+        of_modes: tuple[tuple[multiply.Mode, Floats], ...] = (("exact", once), ("blockwise", F(0) + once))
+        for mode, sums in of_modes:
             want = _scaled(np.where(np.isnan(sums), F(np.nan), sums), spec)
-            got = np.asarray(
-                multiply.gemm(_rows(q, start, start + ROWS), q, mode, backend=BACKENDS[subject])  # type: ignore[arg-type]
-            )
+            got = product_of(subject, _rows(q, start, start + ROWS), q, mode)
             wrong = np.flatnonzero(got.view(np.uint32) != want.view(np.uint32))
             count += got.size
             if len(wrong):
@@ -97,6 +96,18 @@ def pairs(spec: str, subject: ClaimSubject, tell: Tell) -> Replayed:
                 return Replayed(count, said)
         tell((start + len(some)) / len(values))
     return Replayed(count)
+
+
+def taken(subject: ClaimSubject, q: Quantized) -> Quantized:
+    """Return rows as the subject's backend takes them."""
+    parts = q.direction("row")[0].mapped(lambda part: whole._array(part, subject))
+    return Quantized(q.spec, q.shape, q.dtype, "linear", parts)
+
+
+def product_of(subject: ClaimSubject, a: Quantized, b: Quantized, mode: multiply.Mode = "exact") -> Floats:
+    """Return a product by the subject's backend."""
+    made = multiply.gemm(taken(subject, a), taken(subject, b), mode, backend=whole.BACKENDS[subject])
+    return whole._host_values(made)
 
 
 def _rows(q: Quantized, start: int, stop: int) -> Quantized:
@@ -123,7 +134,7 @@ def longest(subject: ClaimSubject, tell: Tell) -> Replayed:
             )
             exact = length * 2688**2  # below 2^53
             want = _scaled(_once(np.array([-exact if sign else exact], np.float64)), "nvfp4")
-            got = np.asarray(multiply.gemm(q, negative, backend=BACKENDS[subject])).ravel()
+            got = product_of(subject, q, negative).ravel()
             count += 1
             tell(count / 4)
             if got.tobytes() != want.tobytes():
