@@ -336,9 +336,9 @@ def test_tiled_scales_at_any_address_are_read():
         moved = cuda(np.zeros(scales.numel() + shift, np.uint8))[shift:].reshape(scales.shape)
         moved.copy_(scales)
         there = fp4ref.Quantized(q.spec, q.shape, q.dtype, q.scale_layout, DirectionData(data, moved, amax))
-        got = fp4ref.dequantize(there, "bfloat16", backend="cuda")
+        got = fp4ref.dequantize(there, "float16", backend="cuda")
         assert operations.last_plan().path == ("units" if shift else "lines")
-        expected = fp4ref.dequantize(q, "bfloat16", backend="numpy").tobytes()
+        expected = fp4ref.dequantize(q, "float16", backend="numpy").tobytes()
         assert got.cpu().view(bit_types()[2]).numpy().tobytes() == expected
 
 
@@ -690,6 +690,22 @@ def test_dequantize_a_run_of_bytes(name):
         nan = np.isnan(theirs.astype(np.float32))
         assert np.array_equal(np.isnan(mine.view(kind).astype(np.float32)), nan)
         assert np.array_equal(mine[~nan], theirs.view(mine.dtype)[~nan]), (shape, out)
+
+
+@pytest.mark.rule("LAY-1")
+def test_a_run_of_bytes_is_one_under_any_name_of_its_layout(request):
+    from fp4ref_cuda import operations
+
+    form = Layout("vendor.rows", "m(*) k(*): k0 m0")
+    fp4ref.LAYOUTS.register(form)
+    request.addfinalizer(lambda: fp4ref.LAYOUTS.forget(form.name))
+    q = fp4ref.quantize(values((64, 128), "float32", "normal"), "mxfp8-e4m3", scale_layout=form.name)
+    there = fp4ref.Quantized(
+        q.spec, q.shape, q.dtype, q.scale_layout, row=q.row.mapped(lambda x: x if x is None else cuda(x))
+    )
+    got = fp4ref.dequantize(there, "float16", backend="cuda")
+    assert operations.last_plan().kernels == ("decode_run",)
+    assert on_the_host(got).tobytes() == fp4ref.dequantize(q, "float16", backend="numpy").tobytes()
 
 
 @pytest.mark.rule("PACK-4", "PACK-5", "DEQ-2")

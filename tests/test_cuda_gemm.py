@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from operands_at_random import PRODUCTS, operand
 
 import fp4ref
 from fp4ref.layout import STANDARD_LAYOUTS
+from operands_at_random import PRODUCTS, operand
 from tests.test_cuda import REASON
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(REASON), reason=REASON or "runs")]

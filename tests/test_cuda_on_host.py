@@ -12,7 +12,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from operands_at_random import PRODUCTS, operand
 
 import fp4ref
 import fp4ref_cuda
@@ -26,6 +25,7 @@ from fp4ref.spec import Granularity
 from fp4ref_cuda import demands, gemm, plan
 from fp4ref_numerics.layouts import lower_layout
 from fp4ref_numerics.products import of_operand
+from operands_at_random import PRODUCTS, operand
 
 # Formats of users: with subnormals alone past 1, with every code finite, and with fewer finite codes.
 OWN = {

@@ -74,7 +74,7 @@ ROOM = {f"conformance.{name}": floor for floor, names in ROOMS.items() for name 
 
 # The modules of the backends and the plugin, each package from its lowest floor up.
 BACKENDS = {
-    "backends/fp4ref_numerics": (("cache", "layouts", ""),),
+    "backends/fp4ref_numerics": (("cache", "layouts", ""), ("products",)),
     "backends/fp4ref_cpu": (
         ("threads", "maps", "build"),
         ("native",),
@@ -91,7 +91,7 @@ BACKENDS = {
         ("graphs", "maxima", "members", "cublas"),
         ("programs",),
         ("reading", "products", "per_tensor", "randoms", "several"),
-        ("paths", "multiply"),
+        ("paths", "multiply", "gemm"),
         ("grouped",),
         ("operations",),
         ("",),

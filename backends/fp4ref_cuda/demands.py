@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fp4ref.arithmetic import RCEIL, TE, Arithmetic
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E8M0, STOCHASTIC_E2M1, Codec
-from fp4ref.layout import TILED_128X4, layout
+from fp4ref.layout import LINEAR, TILED_128X4, layout
 from fp4ref.spec import Amax, Granularity, Spec
 from fp4ref_numerics.layouts import number
 
@@ -15,6 +15,11 @@ from fp4ref_numerics.layouts import number
 def is_tiled(scale_layout: str) -> bool:
     """Return True if scales are stored in the tiles of the matrix instructions, whatever the layout is called."""
     return number(layout(scale_layout)) == number(TILED_128X4)
+
+
+def is_linear(scale_layout: str) -> bool:
+    """Return True if scales lie row after row without padding, whatever the layout is called."""
+    return number(layout(scale_layout)) == number(LINEAR)
 
 
 class ThresholdForm(NamedTuple):

@@ -19,14 +19,7 @@ from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, checks, maxima, paths, programs
 from fp4ref_cuda.buffers import Operands, pointer
-from fp4ref_cuda.gemm import (
-    bind_gemm_blockwise,
-    bind_gemm_exact,
-    bind_gemm_fast,
-    gemm_blockwise,
-    gemm_exact,
-    gemm_fast,
-)
+from fp4ref_cuda.gemm import bind_gemm_blockwise, bind_gemm_exact, bind_gemm_fast, gemm_blockwise, gemm_exact, gemm_fast
 from fp4ref_cuda.launch import rehearse, require_reciprocal
 from fp4ref_cuda.multiply import multiply
 from fp4ref_cuda.per_tensor import tensor_codes, tensor_quantize, tensor_scale, tensor_values

@@ -15,7 +15,7 @@ from fp4ref.registry import Call
 from fp4ref_cuda import buffers, programs
 from fp4ref_cuda.buffers import pointer
 from fp4ref_cuda.checks import require_buffer
-from fp4ref_cuda.demands import decode_reason, is_tiled
+from fp4ref_cuda.demands import decode_reason, is_linear, is_tiled
 from fp4ref_cuda.launch import launch, multiprocessors
 from fp4ref_cuda.plan import (
     ANY,
@@ -76,7 +76,7 @@ def dequantized(call: Call, data: DirectionData, out: Any) -> Any:
                 order = layout_number(scale_layout)
                 launch(library, "dequantize", text, (-(-units // 256),), (*arguments, order, pointer(out)))
                 ran = ("dequantize",)
-            elif spec.element.format.bits == 8 and scale_layout == "linear" and not shape[1] % spec.block.columns:
+            elif spec.element.format.bits == 8 and is_linear(scale_layout) and not shape[1] % spec.block.columns:
                 count = shape[0] * shape[1]
                 text = prelude(spec, call.source, scale_layout, call.to)
                 run = pointer(codes), pointer(rest[0]), count, pointer(out)

@@ -1,4 +1,4 @@
-"""What compiled products read of a specification, and which they serve."""
+"""The specifications that compiled products read, and those that they serve."""
 
 from __future__ import annotations
 
