@@ -67,7 +67,7 @@ bind_gemm_exact = bind_gemm_blockwise = bind_gemm_fast = bind
 
 
 def _kind(a: Operand, epilogue: Epilogue) -> tuple[Hashable, ...]:
-    """Return what the program of a product depends on beside the record of its call: K, and numbers of arguments."""
+    """Return the parts of a kind of product that the record of its call does not have: K, and numbers of arguments."""
     return "gemm", a.shape[1], epilogue.alpha.tobytes(), epilogue.alpha_rule
 
 
@@ -163,7 +163,7 @@ def _reading(spec: Spec, form: Layout, shape: tuple[int, int]) -> Call:
 
 @lru_cache(maxsize=4096)
 def _text(of_a: tuple[Spec, Layout], of_b: tuple[Spec, Layout], types: str, depth: int, exact: bool) -> str:
-    """Return what comes before the kernel. Certificates: gemm-limit."""
+    """Return the types and constants that the kernel is compiled for. Certificates: gemm-limit."""
     specs = of_a[0], of_b[0]
     blocks = -(-depth // specs[0].block.columns)
     narrow = not specs[0].scale.format.powers_of_two and span_of_sums(specs) + blocks.bit_length() <= 63
