@@ -117,8 +117,8 @@ def main(rows: int, columns: int, depth: int, device: str, repeat: int, only: st
             {"backend": name, "spec": spec, "mode": mode, "seconds": took, "ratio": took / base, "goal_seconds": goal}
         )
     if path is not None:
-        shape = {"rows": rows, "columns": columns, "depth": depth, "device": device, "against": against}
-        path.write_text(json.dumps({**shape, "cases": records}, indent=1) + "\n", "utf-8")
+        size = {"size": f"{rows} x {columns} x {depth}", "device": device, "against": against}
+        path.write_text(json.dumps({**size, "cases": records}, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ class Kind(StrEnum):
     CALLS = "Calls from Python"
     GROUPED = "Grouped modules"
     MODULES = "Modules"
+    PRODUCTS = "Products of quantized matrices"
     CHECKPOINTS = "Checkpoints"
     OTHER = "Other measurements"
 
@@ -93,6 +94,7 @@ def kind_of(rows: list[Row]) -> Kind:
         "host_us": Kind.CALLS,
         "groups": Kind.GROUPED,
         "processor": Kind.CHECKPOINTS,
+        "mode": Kind.PRODUCTS,
     }
     for column, kind in telling.items():
         if column in columns:
@@ -182,6 +184,8 @@ def sentences(result: Result) -> Iterator[str]:
         whole = [row for row in result.rows if not name_of(row).endswith((", start", " workers"))]
         times = ", ".join(f"`{name_of(row)}` {row['processor']:.2f} s" for row in whole)
         yield f"Processor time: {times}."
+    elif result.kind is Kind.PRODUCTS:
+        yield from of_backends(result)
     elif result.kind in (Kind.GROUPED, Kind.MODULES):
         base = result.rows[0]["case"]
         ratios: dict[str, list[float]] = {}
@@ -198,6 +202,17 @@ def sentences(result: Result) -> Iterator[str]:
         else:
             yield f"`{least}` takes {said[least]} times as long as `{base}`."
     yield from beside_peers(result)
+
+
+def of_backends(result: Result) -> Iterator[str]:
+    """Yield how long each backend takes beside the one with the most products."""
+    times: dict[str, dict[tuple[str, str], float]] = {}
+    for row in result.rows:
+        times.setdefault(row["backend"], {})[row["spec"], row["mode"]] = row["seconds"]
+    first, *others = sorted(times, key=lambda name: -len(times[name]))
+    for name in others:
+        shared = [seconds / times[first][case] for case, seconds in times[name].items() if case in times[first]]
+        yield f"`{name}` takes {min(shared):.2g} to {max(shared):.2g} times as long as `{first}`."
 
 
 def shown(value: Any) -> str:
