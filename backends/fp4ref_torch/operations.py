@@ -42,7 +42,8 @@ def quantize(call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData
     """Quantize one direction; with `out`, into its buffers.
 
     Rules: BLK-8, LAY-5. Certificates: quantize-*, cut-*, part-*, row-scaled, pieces, search-kept,
-    stochastic-rows, special-blocks-*, pieces-*, amax-kept, hadamard-column*, padding-written, theorem-*.
+    stochastic-rows, special-blocks-*, pieces-*, amax-kept, hadamard-column*, padding-written, theorem-*,
+    past-largest-*, nan-signs.
     """
     from fp4ref_torch.quantize import quantize_tensor
 

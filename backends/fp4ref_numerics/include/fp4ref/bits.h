@@ -73,6 +73,7 @@ FP4_API unsigned larger_sum(unsigned a, unsigned b, unsigned c)
 }
 
 // A NaN has the sign of the first operand that is NaN; one that an operation made has its sign bit set. Rules: NUM-2.
+// Certificates: signed-nan.
 FP4_API float signed_nan(float result, float a, float b, float c)
 {
     if (!is_nan(result)) return result;
