@@ -1,5 +1,4 @@
 // Operands of a GEMM read element by element, as integer counts of a smallest step, and sums that never round.
-// Certificates: gemm-spreads-*, gemm-long-mx.
 #pragma once
 #include "matrix.h"
 
@@ -107,7 +106,6 @@ template <class S> struct Counted {
 
 // magnitude * 2^exponent, `low` if anything nonzero lies below it, rounded once to float. The bits below the 53 highest
 // become one that says whether they are zero, which a double holds exactly, as it does the power of two. Rules: NUM-1.
-// Certificates: gemm-ties, gemm-spreads-*.
 inline float rounded_magnitude(unsigned_wide magnitude, int exponent, bool low)
 {
     while (magnitude >> 53) {
