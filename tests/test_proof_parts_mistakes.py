@@ -83,6 +83,14 @@ NATIVE_PARTS = {  # claim: file of the cpu backend or of the header, text, its r
         f"past-largest-{spec}/cpu": ("codec.h", "code = i < Format::codes ?", "code = i <= Format::codes ?")
         for spec in six_bit_calls.CODECS
     },
+    "moved-tails/cpu": ("csrc/relayout.h", "rest >= PIECE ? move", "rest > PIECE - 4 ? move"),
+    "spare-nibbles/cpu": ("csrc/walk.h", "(byte)((1 << used) - 1)", "(byte)((2 << used) - 1)"),
+    "search-far/cpu": ("csrc/quantize.h", "quick_over_constant(A) ? search<true>", "A < 0x1p100f ? search<true>"),
+    "amax-places/cpu": (
+        "csrc/walk.h",
+        "for (int i = 0; i < width; ++i) {\n            const word magnitude",
+        "for (int i = 0; i + 1 < width; ++i) {\n            const word magnitude",
+    ),
     "nan-signs/cpu": SECOND_FIRST,
     "signed-nan/header": SECOND_FIRST,
     "gemm-long-mx/cpu": ("csrc/wide.h", "(size)(low >> 64) +", "(size)(low >> 65) +"),
@@ -234,6 +242,10 @@ PYTHON_PARTS = {  # claim: module, function, texts and their replacements
         )
         for spec in past_largest.CASES
     },
+    "amax-places/golden": ("fp4ref.model.quantize", "largest", "np.isnan(magnitude)] = 0", "np.isnan(magnitude)] = 4"),
+    "amax-places/torch": ("fp4ref_torch.quantize", "largest", "word > exact.INFINITY", "word > exact.NAN"),
+    "spare-nibbles/golden": ("fp4ref.packing", "pack", "|= own << shift", "|= own | own << 4"),
+    "search-far/golden": ("fp4ref.four_over_six", "dequantized", "q * s * amax", "q * (s * amax)"),
     "nan-signs/golden": ("fp4ref.model.quantize", "made_nan", "reversed(operands)", "operands"),
     "nan-signs/torch": ("fp4ref_torch.exact", "with_signed_nan", "reversed(operands)", "operands"),
     "product-alpha/golden": (
