@@ -170,7 +170,7 @@ def finite(amax: Floats, t: Floats) -> Floats:
 
 
 def two_to(exponent: Integers) -> Floats:
-    """2^exponent, exact from -149 to 127."""
+    """2^exponent, which float32 holds from -149 to 127."""
     return np.asarray(np.ldexp(1.0, exponent), F)
 
 

@@ -98,7 +98,7 @@ ROOT_HALF = F(0.707106781186547524)
 def fused(a: Floats, b: Floats | float, c: Floats | float) -> Floats:
     """a * b + c, rounded once.
 
-    The product is exact in float64. Their sum, rounded there to odd, then rounds to float32 as the exact sum does.
+    float64 holds the product. The sum is rounded to odd there, which leaves the one rounding to float32.
     """
     product, third = np.asarray(a, np.float64) * np.asarray(F(b), np.float64), np.asarray(F(c), np.float64)
     total = product + third

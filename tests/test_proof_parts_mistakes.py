@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 from fp4ref import four_over_six, rules
-from fp4ref.proof import addition_trees, blocks, concerned, six_bit_calls, special_blocks
+from fp4ref.proof import addition_trees, blocks, concerned, past_largest, six_bit_calls, special_blocks
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.product_sums import LARGE
 from tests.test_proof_places_mistakes import decided, planted_places
@@ -32,6 +32,8 @@ ZEROS = ("hadamard.h", "y[i][l] = y[i][l] + 0.0f;", "y[i][l] = y[i][l];")
 TILES = ("layout.h", "row / Rows * ((columns + 3) / 4)", "row / Rows * ((columns + 4) / 4)")
 SIX_ROWS = ("csrc/quantize.h", "(b & 63u) << 6", "(b & 31u) << 6")
 SIX_VALUES = ("csrc/dequantize.h", "(at[1] & 15u) << 8", "(at[1] & 7u) << 8")
+SEVEN_IS_BELOW = ("block.h", "scale.s)) < limit;", "scale.s)) <= limit;")
+SECOND_FIRST = ("bits.h", "is_nan(a) ? a : is_nan(b) ? b", "is_nan(b) ? b : is_nan(a) ? a")
 NATIVE_PARTS = {  # claim: file of the cpu backend or of the header, text, its replacement
     "search-order/header": ("block.h", "e[i][l] + e[i + N / 2][l]", "e[2 * i][l] + e[2 * i + 1][l]"),
     "search-errors/header": ("block.h", "q * s * (1.0f / g) - x", "q * (s * (1.0f / g)) - x"),
@@ -76,6 +78,21 @@ NATIVE_PARTS = {  # claim: file of the cpu backend or of the header, text, its r
     **{f"gemm-order-{spec}/cpu": BLOCKS_BACK for spec in blocks.PIPELINES if spec != "nvfp4"},
     **{f"gemm-spreads-{spec}/cpu": ("csrc/wide.h", "i < top - 2; ++i) low", "i < top - 3; ++i) low") for spec in LARGE},
     "small-inputs/cpu": ("bits.h", "magnitude_bits(x) < 0x800000u", "magnitude_bits(x) <= 0x800000u"),
+    **{f"past-largest-{spec}/cpu": SEVEN_IS_BELOW for spec in ("nvfp4", "mxfp4")},
+    **{
+        f"past-largest-{spec}/cpu": ("codec.h", "code = i < Format::codes ?", "code = i <= Format::codes ?")
+        for spec in six_bit_calls.CODECS
+    },
+    "moved-tails/cpu": ("csrc/relayout.h", "rest >= PIECE ? move", "rest > PIECE - 4 ? move"),
+    "spare-nibbles/cpu": ("csrc/walk.h", "(byte)((1 << used) - 1)", "(byte)((2 << used) - 1)"),
+    "search-far/cpu": ("csrc/quantize.h", "quick_over_constant(A) ? search<true>", "A < 0x1p100f ? search<true>"),
+    "amax-places/cpu": (
+        "csrc/walk.h",
+        "for (int i = 0; i < width; ++i) {\n            const word magnitude",
+        "for (int i = 0; i + 1 < width; ++i) {\n            const word magnitude",
+    ),
+    "nan-signs/cpu": SECOND_FIRST,
+    "signed-nan/header": SECOND_FIRST,
     "gemm-long-mx/cpu": ("csrc/wide.h", "(size)(low >> 64) +", "(size)(low >> 65) +"),
     "gemm-ties/cpu": (
         "csrc/gemm.h",
@@ -207,6 +224,30 @@ PYTHON_PARTS = {  # claim: module, function, texts and their replacements
     "gemm-long-mx/torch": ("fp4ref_torch.wide_sums", "_digits", "+ 1 + SPARE", "+ 2"),
     "small-inputs/golden": ("fp4ref.model.quantize", "inputs", "< np.finfo", "<= np.finfo"),
     "small-inputs/torch": ("fp4ref_torch.quantize", "_inputs", "< exact.SMALLEST_NORMAL", "<= exact.SMALLEST_NORMAL"),
+    **{
+        f"past-largest-{spec}/golden": (
+            "fp4ref.formats.codec",
+            "Codec.encode",
+            "_decision(values)",
+            "_decision(np.clip(values, -5, 5))",
+        )
+        for spec in past_largest.CASES
+    },
+    **{
+        f"past-largest-{spec}/torch": (
+            "fp4ref_torch.codecs",
+            "_index",
+            "codec.rounding.value)",
+            "codec.rounding.value).clamp(max=form.codes - 2)",
+        )
+        for spec in past_largest.CASES
+    },
+    "amax-places/golden": ("fp4ref.model.quantize", "largest", "np.isnan(magnitude)] = 0", "np.isnan(magnitude)] = 4"),
+    "amax-places/torch": ("fp4ref_torch.quantize", "largest", "word > exact.INFINITY", "word > exact.NAN"),
+    "spare-nibbles/golden": ("fp4ref.packing", "pack", "|= own << shift", "|= own | own << 4"),
+    "search-far/golden": ("fp4ref.four_over_six", "dequantized", "q * s * amax", "q * (s * amax)"),
+    "nan-signs/golden": ("fp4ref.model.quantize", "made_nan", "reversed(operands)", "operands"),
+    "nan-signs/torch": ("fp4ref_torch.exact", "with_signed_nan", "reversed(operands)", "operands"),
     "product-alpha/golden": (
         "fp4ref.model.epilogue",
         "total_alpha",

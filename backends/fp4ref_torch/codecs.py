@@ -92,7 +92,10 @@ def _power_of_two_above(word: Tensor) -> Tensor:
 
 
 def _moved(magnitude: Tensor, random_bits: Tensor) -> Tensor:
-    """fma(bits / 256, step, magnitude): the product is exact, so the sum is its one rounding. Rules: SR-2."""
+    """fma(bits / 256, step, magnitude): the product is exact, so the sum is its one rounding.
+
+    Rules: SR-2. Certificates: stochastic-bfloat16, stochastic-mean.
+    """
     step = torch.where(magnitude >= 4, 2.0 / 256, torch.where(magnitude >= 2, 1.0 / 256, 0.5 / 256))
     return exact.add(magnitude, exact.mul(random_bits.to(torch.float32), step.to(torch.float32)))
 

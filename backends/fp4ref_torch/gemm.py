@@ -1,7 +1,7 @@
 """GEMM in plain torch: exact operands through torch's matrix product, on CPU and CUDA tensors.
 
 An E2M1 code times an E4M3 scale has at most 6 significant bits: exact in bfloat16. On CUDA the operands are
-bfloat16 and the sums float32, on a CPU both are float32.
+bfloat16 and the sums float32, on a CPU both are float32. Certificates: gemm-pairs-nvfp4, operand-values.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ def _blocks(a: Operand, b: Operand) -> Tensor:
 
 
 def _blocks_of_e2m1(a: Operand, b: Operand) -> Tensor:
-    """With E4M3 scales a block's part, dot * (scale * scale), has at most 19 significant bits: it is exact."""
+    """With E4M3 scales a block's part, dot * (scale * scale), has at most 19 significant bits: it is exact.
+
+    Certificates: gemm-contributions, gemm-pairs-nvfp4, gemm-order-nvfp4.
+    """
     width, columns = a.spec.block.columns, a.shape[1]
     left, right = (codecs.decode(_codes(operand), E2M1) for operand in (a, b))
     of_a, of_b = (codecs.decode(_scales(operand), E4M3) for operand in (a, b))

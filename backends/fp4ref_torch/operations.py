@@ -42,7 +42,8 @@ def quantize(call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData
     """Quantize one direction; with `out`, into its buffers.
 
     Rules: BLK-8, LAY-5. Certificates: quantize-*, cut-*, part-*, row-scaled, pieces, search-kept,
-    stochastic-rows, special-blocks-*, pieces-*, amax-kept, hadamard-column*, padding-written, theorem-*.
+    stochastic-rows, special-blocks-*, pieces-*, amax-kept, hadamard-column*, padding-written, theorem-*,
+    past-largest-*, nan-signs, amax-places, search-far, spare-nibbles.
     """
     from fp4ref_torch.quantize import quantize_tensor
 
@@ -84,7 +85,7 @@ def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
 def to_layout(call: Call, scales: Any) -> Any:
     """Move scale bytes from one layout to another, padding written as zero.
 
-    Rules: LAY-5, LAY-6. Certificates: offset-*.
+    Rules: LAY-5, LAY-6. Certificates: offset-*, moved-tails.
     """
     from fp4ref_torch import layouts
 

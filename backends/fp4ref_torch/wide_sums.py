@@ -3,7 +3,7 @@
 An operand is cut into windows by the exponents of its values: window p holds, over 2^(lowest + 12 p), integers below
 2^20, and 0 where a value is in another window. The product of two windows is one matrix product of float64, exact in
 every order; those with equal p + q are added in int64, as digit p + q of the sum. Digits are carried and rounded once
-at the end.
+at the end. Certificates: gemm-spreads-*, gemm-long-mx.
 """
 
 from __future__ import annotations

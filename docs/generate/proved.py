@@ -86,7 +86,7 @@ def every_rule() -> Iterator[str]:
     count = sum(one.shown is Shown.PROVED for one in found)
     yield "### Every rule\n"
     yield f"Of the {len(found)} rules of the kinds `shall` and `bound`, {count} have a certificate. Others have tests:"
-    yield "they define words, refuse inputs, or are about settings, files, processes and interfaces.\n"
+    yield "most of them define words, refuse inputs, or are about settings, files, processes and interfaces.\n"
     yield f"<details><summary>All {len(found)} rules</summary>\n"
     yield "| rule | title | shown by | names |"
     yield "| --- | --- | --- | --- |"

@@ -155,6 +155,7 @@ class Codec:
         step = np.diff(values_of)[np.clip(lower, 0, self.format.codes - 2)]
         # The sum may round in float64, but never onto a tie of float32: it is at least 2^-25 of a float32 ulp away from
         # each tie that it does not equal, and float64 moves it by at most 2^-30 of that ulp. So it is rounded once.
+        # Certificates: stochastic-bfloat16, stochastic-mean.
         moved = (magnitude + step * random_bits / 256).astype(F)
         return np.maximum(np.searchsorted(values_of, moved, side="right") - 1, 0)
 

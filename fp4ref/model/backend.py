@@ -27,7 +27,8 @@ def quantize(
     """Quantize one direction; with `out`, into its buffers.
 
     Rules: BLK-8, LAY-5. Certificates: quantize-*, cut-*, part-*, row-scaled, pieces, search-kept,
-    stochastic-rows, special-blocks-*, pieces-*, amax-kept, hadamard-column*, padding-written, theorem-*.
+    stochastic-rows, special-blocks-*, pieces-*, amax-kept, hadamard-column*, padding-written, theorem-*,
+    past-largest-*, nan-signs, amax-places, search-far, spare-nibbles.
     """
     bits = None if random_bits is None else arrays.to_numpy("quantize", random_bits)
     (direction,) = call.directions
@@ -61,7 +62,7 @@ def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
 def to_layout(call: Call, scales: Any) -> Any:
     """Move scale bytes from one layout to another, padding written as zero.
 
-    Rules: LAY-5, LAY-6. Certificates: offset-*.
+    Rules: LAY-5, LAY-6. Certificates: offset-*, moved-tails.
     """
     assert call.target is not None
     linear = call.layout.to_linear(arrays.to_numpy("to_layout", scales), *call.encoded)

@@ -93,7 +93,7 @@ def _aligned(part: Integers, width: int) -> tuple[Wide | None, int]:
 
 
 def _fits(a: Wide, b: Wide) -> bool:
-    """Return True if no sum of products can leave 64 bits."""
+    """Return True if no sum of products can leave 64 bits. Certificates: gemm-longest, gemm-long-mx."""
     most: int = a.shape[1] * int(np.abs(a).max()) * int(np.abs(b).max())
     return most < LIMIT
 

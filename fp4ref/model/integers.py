@@ -75,7 +75,7 @@ def rounded(n: Wide, exponent: Any) -> Floats:
     The bits below the 53 highest are replaced by one that says whether they are all zero: it decides what
     they decided, and the number is exact in float64.
 
-    Rules: GEM-2, NUM-1.
+    Rules: GEM-2, NUM-1. Certificates: gemm-ties, gemm-spreads-*, gemm-longest.
     """
     if n.dtype == object:
         return _rounded_wide(n, exponent)

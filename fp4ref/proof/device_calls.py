@@ -41,6 +41,8 @@ CODE = {  # of the cuda backend, by the function that decides a claim
     "fp4ref.proof.decoded_rows:by_row": (*DECODES, "fp4ref_cuda.reading:dequantized"),
     "fp4ref.proof.decoded_rows:inverted": (*DECODES, "fp4ref_cuda.reading:dequantized"),
     "fp4ref.proof.special_blocks:blocks_of": QUANTIZES,
+    "fp4ref.proof.past_largest:alone": QUANTIZES,
+    "fp4ref.proof.nan_signs:signs": QUANTIZES,
     "fp4ref.proof.theorems_ordered:turned": QUANTIZES,
     "fp4ref.proof.calls:transformed": QUANTIZES,
     "fp4ref.proof.calls:without_global_scale": QUANTIZES,

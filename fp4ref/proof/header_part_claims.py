@@ -20,6 +20,7 @@ from fp4ref.proof.header_parts import (
     QUICK,
     RANDOM,
     RUNNING,
+    SIGNED,
     SOME_BYTE,
     WIDE,
     blocks_of_bytes,
@@ -92,6 +93,16 @@ def parts() -> Iterator[HeaderPart]:
         one_byte,
         ("arithmetic.h:arithmetic::te::apply", "block.h:encode"),
         on_processor=one_byte_on_processor,
+    )
+    yield HeaderPart(
+        "signed-nan",
+        ("NUM-2",),
+        "A NaN has the sign of the first operand that is NaN; one that an operation made has its sign bit set.",
+        "NaN of either sign, two numbers and an infinity in the places of three operands and of the result",
+        5**4,
+        partial(swept, "signed", 5**4, SIGNED, "", no_numbers),
+        ("bits.h:signed_nan",),
+        "what an operand is, beside the sign of a NaN, does not matter",
     )
     yield HeaderPart(
         "quick-range",

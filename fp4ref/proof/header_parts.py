@@ -114,6 +114,18 @@ LARGEST = f"""
 """
 
 
+# Input i: three operands and a result, each a NaN of either sign or a number.
+SIGNED = """
+    const float of[5] = {float_of(0x7fc00000u), float_of(0xff800001u), 1.5f, -0.0f, float_of(0xff800000u)};
+    const float first = of[i % 5u], second = of[i / 5u % 5u], third = of[i / 25u % 5u], result = of[i / 125u];
+    const unsigned got = bits_of(signed_nan(result, first, second, third));
+    if (i / 125u > 1u) return got != bits_of(result);
+    const bool nans[3] = {i % 5u < 2u, i / 5u % 5u < 2u, i / 25u % 5u < 2u};
+    const u64 sign = nans[0] ? i % 5u : nans[1] ? i / 5u % 5u : nans[2] ? i / 25u % 5u : 1u;
+    return got >> 31 != sign || (got & 0x7fffffffu) <= 0x7f800000u;
+"""
+
+
 def swept(name: str, size: int, body: str, helpers: str, numbers: Callable[[], list[int]], tell: Tell) -> Replayed:
     """Run a check over a range of inputs."""
     wrong, first = native.sweep(native.text({name: body}, helpers), name, size, tell, numbers())

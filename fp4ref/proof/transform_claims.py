@@ -61,10 +61,10 @@ def claims() -> Iterator[ProofClaim]:
             covers=covers,
             needs="torch" if subject is ClaimSubject.TORCH else "",
         )
-    for name in SCALE_LAYOUTS:
+    for name, rule in SCALE_LAYOUTS.items():
         yield ProofClaim(
             name=f"layout-{name}/golden",
-            rules=("LAY-2", "LAY-3") if name.startswith("tiled") else ("LAY-1",),
+            rules=(rule,),
             method=Method.ARGUMENT,
             subject=ClaimSubject.GOLDEN,
             statement=f"In {name}, every scale of whole tiles has an offset of its own, and a tile's are consecutive.",

@@ -20,7 +20,7 @@ TIES = 1 << 10  # pairs of places with pairs of signs
 E2M1_VALUES = (0.5, 1, 1.5, 2, 3, 4, 6)  # those above 0
 VECTORS = SIGNINGS + TIES - (TIES >> 4)  # two different places
 PRIMES = ((2, 3), (5, 7), (11, 13))  # counts of tiles
-SCALE_LAYOUTS = ("linear", "tiled_128x4", "tiled_8x4")
+SCALE_LAYOUTS = {"linear": "LAY-1", "tiled_128x4": "LAY-3", "tiled_8x4": "LAY-4"}  # by name: the rule
 
 # Input i below 2^16: element j is bit j of i, as +-1. Above: two elements, whose sums are ties. A result is a quarter
 # of the exact sum, rounded to the 2^-9 that bfloat16 has there.

@@ -132,6 +132,7 @@ template <class A, class B, bool Exact> struct Small {
 };
 
 // Everything else: a block's sum in 64 or 128 bits; exact ones go to a wide accumulator. Rules: GEM-2, GEM-3, GEM-4.
+// Certificates: gemm-order-*, gemm-spreads-*.
 template <class A, class B, bool Exact> struct General {
     using Of_A = Counted<A>;
     using Of_B = Counted<B>;

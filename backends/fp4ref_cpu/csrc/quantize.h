@@ -1,6 +1,7 @@
 // Quantize and amax for one specification S and one input type: flat loops over a strip of blocks, which a compiler
-// vectorises. All numerics come from the shared header. Certificates: quantize-*, cut-*, pieces, search-kept, stochastic-rows, special-blocks-*, small-inputs,
-// part-*, pieces-*, row-scaled, amax-kept, hadamard-column*, padding-written, theorem-*.
+// vectorises. All numerics come from the shared header. Certificates: quantize-*, cut-*, pieces, search-kept,
+// stochastic-rows, special-blocks-*, small-inputs, past-largest-*, nan-signs, part-*, pieces-*, row-scaled, amax-kept,
+// amax-places, search-far, spare-nibbles, hadamard-column*, padding-written, theorem-*.
 #pragma once
 #include "walk.h"
 

@@ -1,4 +1,4 @@
-// Scale bytes from one layout to another. Certificates: offset-*.
+// Scale bytes from one layout to another. Certificates: offset-*, moved-tails.
 #pragma once
 #include "matrix.h"
 

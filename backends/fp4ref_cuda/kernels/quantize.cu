@@ -8,7 +8,7 @@
 //
 // S, In, Layout, OWN_LAYOUT, HAS_ROW and HAS_COLUMN come before this file. A thread takes one line of a scale block; the lines of a
 // two-dimensional block lie in neighbouring lanes of one warp. Codes and scales leave
-// through shared memory. Certificates: tiles-*, quantize-*, search-kept.
+// through shared memory. Certificates: tiles-*, quantize-*, search-kept, past-largest-*, nan-signs.
 #include "maps.cuh"
 
 using word = In::word;

@@ -38,7 +38,7 @@ struct Words {
     }
 };
 
-// The same of finite words, by the device's conversion: exact, but for a NaN's sign.
+// The same of finite words, by the device's conversion: exact, but for a NaN's sign. Certificates: quantize-*-float16.
 struct FiniteWords {
     const Words& of;
     __device__ __forceinline__ float operator[](int i) const

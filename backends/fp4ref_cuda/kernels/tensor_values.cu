@@ -21,7 +21,7 @@ DEVICE bool unusual(unsigned codes)
 }
 
 // A finite code: its fields at their places in a float, but for the difference of the biases; the product is exact for
-// subnormals too, and bfloat16 is the upper half of it.
+// subnormals too, and bfloat16 is the upper half of it. Certificates: tensor-values-*.
 DEVICE unsigned value(unsigned code)
 {
     const unsigned bits = (code & 127u) << (23 - Format::mantissa_bits) | (code & 128u) << 24;

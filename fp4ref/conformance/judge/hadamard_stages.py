@@ -1,6 +1,7 @@
 """Foreign Hadamard kernels, judged stage by stage: each stage is given the candidate's own result of the one before.
 
 Every function from transformed value to byte is monotone, so an interval of values gives an interval of bytes.
+Certificates: theorem-order.
 """
 
 from __future__ import annotations

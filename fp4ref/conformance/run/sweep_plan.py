@@ -2,7 +2,7 @@
 
 For a type of 16 bits the golden model quantizes every pattern. For float32 it quantizes all patterns that end in 0000
 or FFFF; where the codes of two neighbours differ, bisection finds the place. This rests on one argument: a product with
-a positive number, a quotient by one and a rounding never fall as the element grows.
+a positive number, a quotient by one and a rounding never fall as the element grows. Certificates: theorem-order.
 """
 
 from __future__ import annotations

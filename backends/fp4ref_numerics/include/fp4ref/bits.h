@@ -46,7 +46,8 @@ FP4_API float min_number(float a, float b)
 // 2^exponent for -126 <= exponent <= 127.
 FP4_API constexpr float power_of_two(int exponent) { return __builtin_bit_cast(float, (unsigned)(exponent + 127) << 23); }
 
-// a * b + c where the product is exact, or too small to matter: one rounding and two give the same.
+// a * b + c for callers whose product is exact, or too small to matter: one rounding and two give the same.
+// Certificates: encode-e2m1, stochastic, estimate-narrow.
 FP4_API float exact_product_plus(float a, float b, float c)
 {
 #if defined(__CUDACC__)
@@ -73,6 +74,7 @@ FP4_API unsigned larger_sum(unsigned a, unsigned b, unsigned c)
 }
 
 // A NaN has the sign of the first operand that is NaN; one that an operation made has its sign bit set. Rules: NUM-2.
+// Certificates: signed-nan.
 FP4_API float signed_nan(float result, float a, float b, float c)
 {
     if (!is_nan(result)) return result;

@@ -72,8 +72,8 @@ template <class S, class In> FP4_API unsigned encode(float x, const Scale& scale
     return S::Element::encode(scaled<S, In>(x, scale, g), random_bits);
 }
 
-// Whether all of a block whose maximum is `amax`, without a NaN, is below a limit in units of its scale: every arithmetic
-// grows with |x|, and a NaN compares false. One that does not grow proves nothing by its maximum.
+// Whether all of a block whose maximum is `amax`, without a NaN, is below a limit in units of its scale. An arithmetic that
+// grows with |x| tells it by the maximum, one that does not tells nothing; and a NaN compares false. Certificates: past-largest-*.
 template <class S, class In> FP4_API bool is_below(float amax, const Scale& scale, float limit)
 {
     if constexpr (!arithmetic::grows<typename S::Arithmetic>) return false;

@@ -102,6 +102,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
     }
 
     // The same for |x| < narrow_limit, with anything above the low byte: for those who know the range and store a byte.
+    // Certificates: past-largest-*.
     FP4_API unsigned encode_narrow(float x, unsigned random_bits) { return low_byte<by_sums>(x, random_bits); }
 
     template <bool Narrow> FP4_API unsigned low_byte(float x, unsigned random_bits)

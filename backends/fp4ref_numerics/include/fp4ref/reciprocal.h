@@ -68,6 +68,7 @@ FP4_API unsigned approximate_significand(unsigned mantissa)
 }
 
 // Subnormals, of either side, count as zero of their sign; so the exponent never decides the mantissa.
+// Certificates: reciprocal.
 FP4_API float modelled_reciprocal(float v)
 {
     const unsigned m = magnitude_bits(v), sign = bits_of(v) & 0x80000000u;

@@ -68,7 +68,7 @@ FP4_API unsigned both_lanes(unsigned a)
 #endif
 }
 
-// Codes of two magnitudes, each lane 0x0800 + code.
+// Codes of two magnitudes, each lane 0x0800 + code. Certificates: thresholds, thresholds-all.
 FP4_API unsigned codes(unsigned magnitudes, const Entry& t)
 {
     const unsigned fours = clamped_sums(magnitudes, t.fours, 0x13fu * BOTH);
