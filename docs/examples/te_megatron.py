@@ -171,7 +171,8 @@ def whole_state(gpt: Any, optimizer: Any, done: int, *, is_loading: bool) -> dic
         "tracker": tensor_parallel.get_cuda_rng_tracker().get_states(),
     }
     if hasattr(optimizer, "sharded_state_dict"):
-        state["optimizer"] = optimizer.sharded_state_dict(state["model"], is_loading=is_loading)
+        form = {"distrib_optim_sharding_type": "fully_reshardable"}
+        state["optimizer"] = optimizer.sharded_state_dict(state["model"], is_loading=is_loading, metadata=form)
     else:
         own["optimizer"] = optimizer.state_dict()
     return state | {"own": ShardedObject("own", own, (dist.get_world_size(),), (dist.get_rank(),))}
