@@ -72,6 +72,7 @@ transformer_engine.pytorch.optimizers:FusedAdam FusedSGD multi_tensor_applier mu
 transformer_engine.pytorch.utils:make_weak_ref
 transformer_engine.pytorch.module.fp8_padding:Fp8Padding
 transformer_engine.pytorch.permutation:moe_permute moe_unpermute moe_sort_chunks_by_index
+transformer_engine.pytorch.router:fused_topk_with_score_function fused_moe_aux_loss QBHistogramMode RoutingMapFormat
 transformer_engine.pytorch.cpu_offload:get_cpu_offload_context mark_not_offload
 transformer_engine.pytorch.graph:make_graphed_callables
 transformer_engine.pytorch.experimental:quantization_nvfp4 utils
@@ -214,13 +215,13 @@ def test_what_is_absent_imports_and_raises_by_name(alias):
 
 @pytest.mark.rule("TEL-39")
 def test_absent_packages_import_whole_and_raise_by_name(alias):
-    from transformer_engine.pytorch import router
+    from transformer_engine.pytorch import ep
     from transformer_engine.pytorch.module.grouped_linear import _GroupedLinear
     from transformer_engine.pytorch.ops.fused import UserbuffersForwardLinear
 
-    assert router.QBHistogramMode is router.QBHistogramMode
-    assert not hasattr(router, "__wrapped__")
-    for thing in (router.QBHistogramMode, UserbuffersForwardLinear, _GroupedLinear):
+    assert ep.EpBuffer is ep.EpBuffer
+    assert not hasattr(ep, "__wrapped__")
+    for thing in (ep.EpBuffer, UserbuffersForwardLinear, _GroupedLinear):
         with pytest.raises(NotImplementedError, match=thing.__name__):
             thing()
         assert not isinstance(1, thing)

@@ -32,6 +32,12 @@ RECIPES = {
 }
 
 
+def pairs(recipes: Any) -> list[tuple[str, str]]:
+    """Return the names of modules and recipes; LayerNormMLP refuses an override."""
+    refused = {name for name, recipe in recipes.items() if recipe is not None and recipe.backward_override}
+    return [(kind, name) for kind in KINDS for name in recipes if kind != "LayerNormMLP" or name not in refused]
+
+
 def step(
     module: Any, x: Any, recipe: Any, is_first_microbatch: bool | None, splits: tuple[int, ...] = (128, 0, 128)
 ) -> list[Any]:
@@ -45,8 +51,7 @@ def step(
 
 
 @pytest.mark.rule("TEM-1")
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("kind, recipe", pairs(RECIPES))
 def test_steps_are_near_the_cpus(kind: str, recipe: str) -> None:
     torch.manual_seed(0)
     module = KINDS[kind]()
@@ -59,8 +64,7 @@ def test_steps_are_near_the_cpus(kind: str, recipe: str) -> None:
 
 
 @pytest.mark.rule("TEM-3")
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("kind, recipe", pairs(RECIPES))
 def test_cached_and_uncached_steps_are_equal(kind: str, recipe: str) -> None:
     torch.manual_seed(0)
     module = KINDS[kind]()
@@ -83,8 +87,7 @@ STEPS = {
 
 @pytest.mark.rule("TEM-1", "TEL-6", "TEL-7")
 @pytest.mark.parametrize("splits", [(128, 0, 128), (128, 64, 64)], ids=["an empty group", "no empty group"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("recipe", STEPS)
+@pytest.mark.parametrize("kind, recipe", pairs(STEPS))
 def test_repeated_steps_are_those_that_decide_everything_anew(
     kind: str, recipe: str, splits: tuple[int, ...], monkeypatch: Any
 ) -> None:

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from fp4ref import te  # noqa: E402
 from fp4ref.te import MXFP8Quantizer, get_align_size_for_quantization, quantizer_factories, recipe  # noqa: E402
 from fp4ref.te.dtypes import DType  # noqa: E402
+from fp4ref.te.errors import NotEmulatedError  # noqa: E402
 from fp4ref.te.quantization import RecipeState  # noqa: E402
 from fp4ref.te.roles import QuantizerRole  # noqa: E402
 
@@ -49,14 +50,22 @@ def test_scopes_of_4over6(scope, use_256):
         (recipe.NVFP4BlockScaling, {"fp8_format": recipe.Format.HYBRID}, "fp8_format HYBRID"),
         (recipe.NVFP4BlockScaling, {"backward_override": "fast"}, "'fast'"),
         (recipe.MXFP8BlockScaling, {"fp8_format": recipe.Format.E5M2}, "E5M2"),
-        (recipe.MXFP8BlockScaling, {"fp8_dpa": True}, "fp8_dpa"),
-        (recipe.CustomRecipe, {"qfactory": print, "fp8_dpa": True}, "fp8_dpa"),
         (recipe.Float8CurrentScaling, {"backward_override": 1}, "backward_override 1"),
     ],
 )
 def test_refused_settings(kind, settings, said):
     with pytest.raises(AssertionError, match=said):
         kind(**settings)
+
+
+@pytest.mark.rule("TEL-1", "TEL-39")
+@pytest.mark.parametrize("name", ["fp8_dpa", "fp8_mha"])
+@pytest.mark.parametrize(
+    "kind", [recipe.NVFP4BlockScaling, recipe.MXFP8BlockScaling, recipe.DelayedScaling, recipe.CustomRecipe]
+)
+def test_quantized_attention_is_refused_by_name(kind, name):
+    with pytest.raises(NotEmulatedError, match=f"{name}=True"):
+        kind(**{name: True}, **({"qfactory": print} if kind is recipe.CustomRecipe else {}))
 
 
 @pytest.mark.rule("TEL-2")

@@ -111,7 +111,8 @@ def test_a_kind_holds_all_that_a_pass_decides_by(module, repeating):
     torch.manual_seed(0)
     modules = [MODULES[module](), MODULES[module](name="another")]
     for name, (grad, weights) in itertools.product(RECIPES, ((True, True), (True, False), (False, True))):
-        if module == "original input" and name == "delayed":
+        overrides = RECIPES[name] is not None and RECIPES[name].backward_override
+        if (module == "original input" and name == "delayed") or (module == "LayerNormMLP" and overrides):
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a recipe's change

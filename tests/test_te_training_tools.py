@@ -107,6 +107,19 @@ def test_states_in_fewer_bits_are_scaled_and_rounded_once(kind, name):
     assert optimizer.state_dict()["state"][0][state].dtype == torch.float32
 
 
+def test_states_follow_the_numbers_of_their_parameters():
+    """Megatron's distributed optimizer asks whether there are any states, and makes them if not."""
+    made = [torch.nn.Parameter(torch.full((2,), float(value))) for value in range(3)]
+    optimizer = optimizers.FusedAdam([{"params": made[:2]}, {"params": made[2:]}])
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert len(optimizer.state) == 0
+    groups = [group | {"params": keys} for group, keys in zip(optimizer.param_groups, ([2, 0], [1]), strict=True)]
+    state = {key: {"exp_avg": torch.full((2,), 10.0 + key), "exp_avg_sq": None} for key in (1, 2)}
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    found = {n: optimizer.state[each]["exp_avg"].tolist() for n, each in enumerate(made) if each in optimizer.state}
+    assert found == {0: [12, 12], 2: [11, 11]}
+
+
 E2M3 = Format("test.e2m3", 2, 3, bias=1, codes=32)
 OWN = fp4ref.MXFP8_E4M3.replace(name="test.mxfp6", element=Codec(format=E2M3, nan=(0x1F, 0x1F)))
 

@@ -3,6 +3,7 @@
     pip install 'fp4ref[torch]' megatron-core==0.16.1
     python docs/examples/te_megatron.py --steps 50 --plot losses.png
     python docs/examples/te_megatron.py --tensor-parallel 2 --sequence-parallel --checkpoint folder
+    python docs/examples/te_megatron.py --tensor-parallel 2 --sequence-parallel --resume folder
     python docs/examples/te_megatron.py --data-parallel 2 --distributed-optimizer
     python docs/examples/te_megatron.py --recipes delayed,tensorwise,blockwise
 
@@ -38,13 +39,13 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-def batches(steps: int) -> list[torch.Tensor]:
-    """Return pieces of the standard's text, [BATCH, CONTEXT + 1] bytes each."""
+def batches(done: int, steps: int) -> list[torch.Tensor]:
+    """Return pieces of the standard's text, [BATCH, CONTEXT + 1] bytes each: those after the first `done` ones."""
     text = b"".join(path.read_bytes() for path in sorted(spec_root().glob("*.md")))
     data = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
     generator = torch.Generator().manual_seed(1)
-    starts = torch.randint(len(data) - CONTEXT - 1, (steps, BATCH), generator=generator)
-    return [torch.stack([data[start : start + CONTEXT + 1] for start in row]) for row in starts.tolist()]
+    starts = torch.randint(len(data) - CONTEXT - 1, (done + steps, BATCH), generator=generator)
+    return [torch.stack([data[start : start + CONTEXT + 1] for start in row]) for row in starts[done:].tolist()]
 
 
 def model(recipe: dict[str, Any], options: argparse.Namespace) -> Any:
@@ -107,15 +108,16 @@ class OnTheCpu(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def train_in_buffers(gpt: Any, steps: int) -> list[float]:
+def train_in_buffers(gpt: Any, options: argparse.Namespace, name: str) -> list[float]:
     """Return the loss of each step of Megatron's distributed optimizer."""
     from megatron.core.distributed import finalize_model_grads
 
     with contextlib.nullcontext() if torch.cuda.is_available() else OnTheCpu():
         wrapped, optimizer = with_distributed_optimizer(gpt)
+        done = 0 if options.resume is None else load(gpt, optimizer, options.resume / name)
         places = torch.arange(CONTEXT).expand(BATCH, CONTEXT)
         losses = []
-        for tokens in batches(steps):
+        for tokens in batches(done, options.steps):
             gpt.set_is_first_microbatch()
             wrapped.zero_grad_buffer()
             optimizer.zero_grad()
@@ -124,15 +126,18 @@ def train_in_buffers(gpt: Any, steps: int) -> list[float]:
             finalize_model_grads([wrapped])
             assert optimizer.step()[0]
             losses.append(loss.item())
+        if options.checkpoint is not None:
+            save(gpt, optimizer, done + options.steps, options.checkpoint / name)
     return losses
 
 
-def train(gpt: Any, steps: int) -> list[float]:
+def train(gpt: Any, options: argparse.Namespace, name: str) -> list[float]:
     """Return the loss of each step; a microbatch is a whole batch, so every step quantizes the weights anew."""
     optimizer = te.optimizers.FusedAdam(gpt.parameters(), lr=2e-3, master_weights=True)
+    done = 0 if options.resume is None else load(gpt, optimizer, options.resume / name)
     places = torch.arange(CONTEXT).expand(BATCH, CONTEXT)
     losses = []
-    for tokens in batches(steps):
+    for tokens in batches(done, options.steps):
         gpt.set_is_first_microbatch()
         loss = gpt(tokens[:, :-1], places, None, labels=tokens[:, 1:]).float().mean()
         optimizer.zero_grad()
@@ -140,6 +145,8 @@ def train(gpt: Any, steps: int) -> list[float]:
         finish_gradients(gpt)
         optimizer.step()
         losses.append(loss.item())
+    if options.checkpoint is not None:
+        save(gpt, optimizer, done + options.steps, options.checkpoint / name)
     return losses
 
 
@@ -152,20 +159,46 @@ def finish_gradients(gpt: Any) -> None:
             dist.all_reduce(parameter.grad, group=parallel_state.get_tensor_model_parallel_group())
 
 
-def save_and_load(gpt: Any, folder: Path) -> None:
-    """Write a distributed checkpoint, change the weights, and read them back."""
+def whole_state(gpt: Any, optimizer: Any, done: int, *, is_loading: bool) -> dict[str, Any]:
+    """Return what a distributed checkpoint holds: the model, the optimizer, and what each process has for itself."""
+    from megatron.core import tensor_parallel
+    from megatron.core.dist_checkpointing.mapping import ShardedObject
+
+    state = {"model": gpt.sharded_state_dict()}
+    own = {
+        "steps": done,
+        "random": torch.get_rng_state(),
+        "tracker": tensor_parallel.get_cuda_rng_tracker().get_states(),
+    }
+    if hasattr(optimizer, "sharded_state_dict"):
+        form = {"distrib_optim_sharding_type": "fully_reshardable"}
+        state["optimizer"] = optimizer.sharded_state_dict(state["model"], is_loading=is_loading, metadata=form)
+    else:
+        own["optimizer"] = optimizer.state_dict()
+    return state | {"own": ShardedObject("own", own, (dist.get_world_size(),), (dist.get_rank(),))}
+
+
+def save(gpt: Any, optimizer: Any, done: int, folder: Path) -> None:
+    """Write a distributed checkpoint after so many steps."""
     from megatron.core import dist_checkpointing
 
-    before = {name: value.detach().clone() for name, value in gpt.named_parameters()}
     if dist.get_rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
     dist.barrier()
-    dist_checkpointing.save(gpt.sharded_state_dict(), str(folder))
-    with torch.no_grad():
-        for value in gpt.parameters():
-            value.zero_()
-    gpt.load_state_dict(dist_checkpointing.load(gpt.sharded_state_dict(), str(folder)))
-    assert all(torch.equal(value, before[name]) for name, value in gpt.named_parameters())
+    dist_checkpointing.save(whole_state(gpt, optimizer, done, is_loading=False), str(folder))
+
+
+def load(gpt: Any, optimizer: Any, folder: Path) -> int:
+    """Read a distributed checkpoint, and return after how many steps it was written."""
+    from megatron.core import dist_checkpointing, tensor_parallel
+
+    state = dist_checkpointing.load(whole_state(gpt, optimizer, 0, is_loading=True), str(folder))
+    own = state["own"]
+    gpt.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"] if "optimizer" in state else own["optimizer"])
+    torch.set_rng_state(own["random"])
+    tensor_parallel.get_cuda_rng_tracker().set_states(own["tracker"])
+    return int(own["steps"])
 
 
 def run(rank: int, options: argparse.Namespace, store: str) -> None:
@@ -186,12 +219,10 @@ def run(rank: int, options: argparse.Namespace, store: str) -> None:
     for name in options.recipes.split(","):
         gpt = model(RECIPES[name], options)
         te.debug.reset_operation_counts()
-        losses[name] = (train_in_buffers if options.distributed_optimizer else train)(gpt, options.steps)
+        losses[name] = (train_in_buffers if options.distributed_optimizer else train)(gpt, options, name)
         if rank == 0:
             quantized = te.debug.operation_counts()["quantize"]
             print(f"{name:10s} loss {losses[name][0]:.3f} -> {losses[name][-1]:.3f}, quantized {quantized}")
-        if options.checkpoint is not None:
-            save_and_load(gpt, options.checkpoint / name)
     if rank == 0 and options.json is not None:
         options.json.write_text(json.dumps(losses))
     if rank == 0 and options.plot is not None:
@@ -220,7 +251,8 @@ def main() -> None:
     parser.add_argument("--data-parallel", type=int, default=1)
     parser.add_argument("--distributed-optimizer", action="store_true", help="Megatron's, in its buffers")
     parser.add_argument("--sequence-parallel", action="store_true")
-    parser.add_argument("--checkpoint", type=Path, help="save and load distributed checkpoints here")
+    parser.add_argument("--checkpoint", type=Path, help="write a distributed checkpoint of each run here")
+    parser.add_argument("--resume", type=Path, help="go on from the checkpoints that --checkpoint wrote here")
     parser.add_argument("--json", type=Path, help="write the losses")
     parser.add_argument("--plot", type=Path, help="draw the losses; needs matplotlib")
     options = parser.parse_args()

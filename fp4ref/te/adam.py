@@ -150,14 +150,16 @@ class FusedAdam(torch.optim.Optimizer):
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over states of float32 values, and keep them in their types."""
+        """Take over states of float32 values, and keep them in their types; a parameter without any gets none."""
         super().load_state_dict(state_dict)
-        for index, param in enumerate(self._all()):
-            values = state_dict["state"].get(index, {})
-            self.state[param] = {}
-            for name, value in values.items():
-                if value is not None:
-                    self.set_scaled_state(param, name, value.clone())
+        saved = [key for group in state_dict["param_groups"] for key in group["params"]]
+        for key, param in zip(saved, self._all(), strict=True):
+            values = state_dict["state"].get(key)
+            if values is not None:
+                self.state[param] = {}
+                for name, value in values.items():
+                    if value is not None:
+                        self.set_scaled_state(param, name, value.clone())
 
     def _all(self) -> list[Any]:
         return [param for group in self.param_groups for param in group["params"]]

@@ -64,7 +64,13 @@ is_ub_initialized layers_atomic_ring_exchange using_cublasmp_backend
 ABSENT: dict[str, tuple[str, ...]] = {
     ROOT: ("is_nccl_ep_available", "require_nccl_ep"),
     f"{ROOT}.common": (
-        *("cuda_include_dir", "get_te_core_package_info", "load_framework_extension", "load_libs_for_no_ctk"),
+        *(
+            "_get_shared_object_file",
+            "cuda_include_dir",
+            "get_te_core_package_info",
+            "load_framework_extension",
+            "load_libs_for_no_ctk",
+        ),
         "sanity_checks_for_pypi_installation",
     ),
     PYTORCH: (*NOT_EMULATED, "load_framework_extension"),

@@ -171,6 +171,10 @@ PRESENT_IN_ABSENT = {
     f"{PYTORCH}.module._common": "quantizer: can_reconstruct_wgrad_input_from_original",
     f"{PYTORCH}.module._split_quantization": "grouped: _split_quantize validate_grouped_quantizer_list",
     f"{PYTORCH}.permutation": "permutation:*",
+    f"{PYTORCH}.router": (
+        "router: QBHistogramMode RoutingMapFormat fused_compute_score_for_moe_aux_loss fused_moe_aux_loss"
+        " fused_topk_with_score_function"
+    ),
     f"{PYTORCH}.cpu_offload": "offload:*",
     f"{PYTORCH}.cross_entropy": "cross_entropy: parallel_cross_entropy",
     f"{PYTORCH}.graph": "graph: make_graphed_callables",

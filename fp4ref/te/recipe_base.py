@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
-from fp4ref.te.errors import SettingError
+from fp4ref.te.errors import NotEmulatedError, SettingError
 
 BACKWARD_OVERRIDES = (None, "high_precision", "dequantized")
 
@@ -132,4 +132,4 @@ def require_no_attention(recipe: Any) -> None:
     """Raise for a recipe that asks for quantized attention. Rules: TEL-1."""
     for name in ("fp8_dpa", "fp8_mha"):
         if getattr(recipe, name):
-            raise SettingError(type(recipe).__name__, f"{name}=True", "False: attention is not quantized", "TEL-1")
+            raise NotEmulatedError(type(recipe).__name__, f"{name}=True", "False: attention is not quantized", "TEL-1")

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fp4ref.te.absent import refuse
 from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.grouped import validate_grouped_quantizer_list
@@ -166,6 +167,11 @@ class GroupedLinear(ParallelModule):
             if bad:
                 raise SettingError("GroupedLinear", got, needed)
         return buffer
+
+    def make_grouped_weights(self, defer_init: bool = False) -> None:
+        """Refuse to hold all weights as one parameter. Rules: TEL-39."""
+        if not defer_init:
+            refuse("GroupedLinear.make_grouped_weights")
 
     def _require_grouped_kernels(self) -> None:
         """Raise where Transformer Engine asks for kernels of whole groups that a device lacks. Rules: TEL-48."""

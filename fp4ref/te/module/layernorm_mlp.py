@@ -9,6 +9,7 @@ import torch
 
 from fp4ref.te.checkpoint import checkpoint
 from fp4ref.te.distributed import gather_rows
+from fp4ref.te.errors import SettingError
 from fp4ref.te.module.activation import activate, is_gated
 from fp4ref.te.module.calls import Parallel
 from fp4ref.te.module.compilation import not_compiled
@@ -135,6 +136,9 @@ class LayerNormMLP(ParallelModule):
 
     def _computed(self, inp: torch.Tensor, is_first_microbatch: bool | None) -> Any:
         inp = self.prepare_forward(inp)
+        if self.backward_override is not None:
+            got = f"backward_override={self.backward_override}"
+            raise SettingError("LayerNormMLP", got, "LayerNormLinear and Linear in its place", "TEM-2")
         normed = normalize(
             inp,
             self.layer_norm_weight,
