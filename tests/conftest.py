@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,6 +66,29 @@ def compiled_together(request: pytest.FixtureRequest) -> None:
         from compiled import calls_of_the_standard, together
 
         together(calls_of_the_standard())
+
+
+@pytest.fixture(autouse=True, scope="session")
+def started_afresh() -> Iterator[Any]:
+    """A kernel's process is a fork of one that has imported the kit; the value starts a real one."""
+    if sys.platform != "linux":
+        yield None
+        return
+    import forked
+
+    with pytest.MonkeyPatch.context() as patched:
+        from fp4ref.conformance.run import process
+
+        afresh = process._started
+        patched.setattr(process, "_started", forked.start_kernel)
+        yield afresh
+
+
+@pytest.fixture
+def fresh_processes(started_afresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel's process starts as users start it, where that is tested."""
+    if started_afresh is not None:
+        monkeypatch.setattr("fp4ref.conformance.run.process._started", started_afresh)
 
 
 class Score(NamedTuple):
