@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 # The tensors of tests are small: a second thread of torch would only wait, and waiting takes processor time. Set before
@@ -36,6 +37,12 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (getattr(signal, "SIGHUP", None), signal.SIG_DFL)):
     if number is not None and signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Any:
+    """Tests have no examples in docstrings; to look for them imports the files in `mutants` too."""
+    return [found for found in (yield) if not isinstance(found, DoctestModule)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

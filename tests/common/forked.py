@@ -72,16 +72,30 @@ class Forked:
                 os.kill(self.pid, signal.SIGKILL)
 
 
-def run(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run `python -m MODULE ...`, as `subprocess.run` does that captures text."""
-    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors, Path(os.devnull).open("rb") as nothing:
-        streams = [stream.fileno() for stream in (nothing, said, errors)]
-        status = Forked(["-m", *command], streams, cwd, env).wait()
+Finish = Callable[[], subprocess.CompletedProcess[str]]
+
+
+def start(arguments: Sequence[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Finish:
+    """Start `python ARGUMENTS`, and return what waits for its end and has its status and text."""
+    said, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end
+    with Path(os.devnull).open("rb") as nothing:
+        fork = Forked(arguments, [stream.fileno() for stream in (nothing, said, errors)], cwd, env)
+
+    def finish() -> subprocess.CompletedProcess[str]:
+        status = fork.wait(600)
         texts = []
         for stream in (said, errors):
-            stream.seek(0)
-            texts.append(stream.read().decode())
-    return subprocess.CompletedProcess(command, status, *texts)
+            with stream:
+                stream.seek(0)
+                texts.append(stream.read().decode())
+        return subprocess.CompletedProcess(arguments, status, *texts)
+
+    return finish
+
+
+def run(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run `python -m MODULE ...`, as `subprocess.run` does that captures text."""
+    return start(["-m", *command], cwd, env)()
 
 
 def start_kernel(errors: IO[bytes]) -> tuple[int, Forked]:
@@ -191,6 +205,9 @@ def _act(asked: dict[str, Any], given: Sequence[int]) -> Callable[[], None]:
     os.environ.clear()
     os.environ.update(asked["env"])
     program, *more = asked["arguments"]
+    if program == "-c":
+        sys.argv = ["-c", *more[1:]]
+        return lambda: exec(compile(more[0], "<string>", "exec"), sys.modules["__main__"].__dict__)
     if program != "-m":
         sys.argv = [program, *map(str, given[3:])]
         return lambda: runpy.run_path(program, run_name="__main__") and None
