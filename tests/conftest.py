@@ -4,12 +4,14 @@ import gc
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 # The tensors of tests are small: a second thread of torch would only wait, and waiting takes processor time. Set before
@@ -35,6 +37,12 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (getattr(signal, "SIGHUP", None), signal.SIG_DFL)):
     if number is not None and signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Any:
+    """Tests have no examples in docstrings; to look for them imports the files in `mutants` too."""
+    return [found for found in (yield) if not isinstance(found, DoctestModule)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -65,6 +73,29 @@ def compiled_together(request: pytest.FixtureRequest) -> None:
         from compiled import calls_of_the_standard, together
 
         together(calls_of_the_standard())
+
+
+@pytest.fixture(autouse=True, scope="session")
+def started_afresh() -> Iterator[Any]:
+    """A kernel's process is a fork of one that has imported the kit; the value starts a real one."""
+    if sys.platform != "linux":
+        yield None
+        return
+    import forked
+
+    with pytest.MonkeyPatch.context() as patched:
+        from fp4ref.conformance.run import process
+
+        afresh = process._started
+        patched.setattr(process, "_started", forked.start_kernel)
+        yield afresh
+
+
+@pytest.fixture
+def fresh_processes(started_afresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel's process starts as users start it, where that is tested."""
+    if started_afresh is not None:
+        monkeypatch.setattr("fp4ref.conformance.run.process._started", started_afresh)
 
 
 class Score(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import subprocess
-import sys
 from contextlib import contextmanager
 
 import numpy as np
@@ -14,6 +13,7 @@ from hypothesis import Phase, assume, example, find, given, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 
+import forked
 import fp4ref
 import fp4ref_numerics
 from fp4ref import registry
@@ -357,8 +357,7 @@ amd_as_words, linear_as_drawn = stored(AMD, WORDS), stored(linear, DRAWN)
 
 def command(line: str, here) -> subprocess.CompletedProcess[str]:
     """Run the command line with the values of the kernels' file."""
-    words = [sys.executable, "-m", "fp4ref", *line.split(), "--import", "kernels.py"]
-    return subprocess.run(words, capture_output=True, text=True, cwd=here, check=False)
+    return forked.run(["fp4ref", *line.split(), "--import", "kernels.py"], here)
 
 
 @pytest.mark.heavy  # five runs of verify

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import checkpoints_corpus as corpus
+import forked
 import fp4ref
 from fp4ref.checkpoints import CONVENTIONS, access, bounds, lint
 from fp4ref.checkpoints.access import rows_of_a_piece
@@ -219,15 +220,14 @@ def test_a_convention_of_a_distribution_is_recognized(tmp_path: Path) -> None:
     installed = {**os.environ, "PYTHONPATH": str(tmp_path)}
     option = ["--import", str(tmp_path / "acme_conventions.py")]
     for environment, more in ((installed, []), (dict(os.environ), option)):
-        command = [sys.executable, "-m", "fp4ref", "lint", "../checkpoint", "--json", "--consumer", "acme.serve", *more]
-        done = subprocess.run(command, check=False, cwd=work, env=environment, capture_output=True, text=True)
+        command = ["fp4ref", "lint", "../checkpoint", "--json", "--consumer", "acme.serve", *more]
+        done = forked.run(command, work, environment)
         record = json.loads(done.stdout)
         assert record["convention"] == ["acme.nvfp4"]
         assert [(each["code"], each["consumers"]) for each in record["findings"]] == [
             ("scale-nan", {"acme.serve": "answers nonsense"})
         ]
-    command = [sys.executable, "-m", "fp4ref", "lint", "../checkpoint", "--convention", "acme"]
-    assert subprocess.run(command, check=False, cwd=work, capture_output=True).returncode == 2
+    assert forked.run(["fp4ref", "lint", "../checkpoint", "--convention", "acme"], work).returncode == 2
 
 
 @pytest.mark.rule("CKP-28", "LAY-9")

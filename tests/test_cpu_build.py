@@ -5,12 +5,12 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
+import forked
 from fp4ref import registry
 
 QUANTIZE = """
@@ -69,17 +69,15 @@ def quick(tmp_path_factory):
         yield
 
 
-def start(code: str, **environment: object) -> subprocess.Popen[str]:
+def start(code: str, **environment: object) -> forked.Finish:
     env = {**os.environ, **{name: str(value) for name, value in environment.items()}}
-    return subprocess.Popen(
-        [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return forked.start(["-c", code], env=env)
 
 
-def finish(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=600)
-    assert process.returncode == 0, err
-    return out.strip()
+def finish(process: forked.Finish) -> str:
+    done = process()
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def run(code: str, **environment: object) -> str:
@@ -247,7 +245,8 @@ def plant_all(cache: Path) -> list[Path]:
 
 
 def said(code: str, cache: Path) -> tuple[str, str]:
-    return start(code, FP4REF_CACHE_DIR=cache).communicate(timeout=600)
+    done = start(code, FP4REF_CACHE_DIR=cache)()
+    return done.stdout, done.stderr
 
 
 ANOTHER = "import os; os.geteuid = lambda: 12345\n"  # as if another user owned all that this one has

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from py_mini_racer import MiniRacer
 
+import forked
 import fp4ref
 from covering import names_by_parts
 from fp4ref import rules
@@ -233,8 +232,8 @@ def test_values_of_users_are_offered_or_named(tmp_path: Path) -> None:
     module = tmp_path / "acme_values.py"
     module.write_text(USERS, encoding="utf-8")
     target = tmp_path / "explorer.html"
-    command = [sys.executable, "-m", "fp4ref", "explore", "-o", str(target), "--import", str(module)]
-    subprocess.run(command, check=True, capture_output=True)
+    done = forked.run(["fp4ref", "explore", "-o", str(target), "--import", str(module)], tmp_path)
+    assert done.returncode == 0, done.stderr
     text = target.read_text(encoding="utf-8")
     assert '"name":"acme.third"' in text
     assert '"name":"acme.rows"' in text

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import forked
 import fp4ref
 from fp4ref import DomainError, DTypeError, UnknownNameError, names
 from fp4ref.cli import main
@@ -134,8 +133,7 @@ def distribution(folder: Path) -> dict[str, str]:
 
 def run(folder: Path, environment: dict[str, str], *arguments: str) -> str:
     """Run a command of this program, which has to succeed."""
-    command = [sys.executable, "-m", "fp4ref", *arguments]
-    done = subprocess.run(command, check=False, cwd=folder, env=environment, capture_output=True, text=True)
+    done = forked.run(["fp4ref", *arguments], folder, environment)
     assert done.returncode == 0, (arguments, done.stdout, done.stderr)
     return done.stdout
 
@@ -194,12 +192,12 @@ def test_a_mistake_of_a_distribution_is_named_by_the_command(way, tmp_path):
     environment = distribution(installed)
     (installed / "acme_formats.py").write_text(MISTAKE)
     (work / "mine.py").write_text(EXCHANGING)
-    command = [sys.executable, "-m", "fp4ref", "verify", "--kernel", "mine.py:kernel", "--spec", "nvfp4"]
+    command = ["fp4ref", "verify", "--kernel", "mine.py:kernel", "--spec", "nvfp4"]
     command += ["--level", "1", "--family", "normal"]
     if way == "imported":
         environment.pop("PYTHONPATH")
         command += ["--import", str(installed / "acme_formats.py")]
-    done = subprocess.run(command, check=False, cwd=work, env=environment, capture_output=True, text=True)
+    done = forked.run(command, work, environment)
     assert done.returncode == 1, done.stderr
     assert "wrong: codes 2 and 3 are exchanged; " in done.stdout.splitlines()[0]
 

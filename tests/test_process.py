@@ -22,7 +22,7 @@ from fp4ref.cli import common, main
 from fp4ref.conformance.run import process, waiting
 from fp4ref.errors import BackendError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_processes")]
 KERNELS = """
 import os, subprocess, sys, time
 from pathlib import Path

@@ -35,13 +35,13 @@ def report():
 
 @pytest.fixture
 def few_cases(monkeypatch):
-    """A third of the trials of three specifications, all vectors of products and every ninth of the others."""
+    """A fifth of the trials of three specifications, all vectors of products and every ninth of the others."""
     whole = vectors.load()
     few = [dataclasses.replace(f, tests=f.tests[:: 1 if f.operation == "gemm" else 9]) for f in whole]
     monkeypatch.setattr("fp4ref.conformance.selfcheck.trials.specs", lambda: [NVFP4, NVFP4_RHT, MXFP4])
     monkeypatch.setattr("fp4ref.conformance.selfcheck.trials.OFTEN", ())
     monkeypatch.setattr(vectors, "load", lambda directory=None: few)
-    monkeypatch.setattr(selfcheck, "trials", lambda: itertools.islice(trials(), 0, None, 3))  # layouts take turns of 4
+    monkeypatch.setattr(selfcheck, "trials", lambda: itertools.islice(trials(), 0, None, 5))  # layouts take turns of 4
 
 
 EXPECTED: list = []
