@@ -75,8 +75,8 @@ def test_an_entry_is_short_and_read_back(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ('{"fp4ref_manifest": 99}', "a manifest of version 99"),
-        ('{"fp4ref_manifest": 1}', "without the entries of tensors"),
-        ('{"fp4ref_manifest": 1, "tensors": {"a": ["U8"]}}', "without the entries of tensors"),
+        ('{"fp4ref_manifest": 2}', "without the entries of tensors"),
+        ('{"fp4ref_manifest": 2, "tensors": {"a": ["U8"]}}', "without the entries of tensors"),
         ("[]", "without the entries of tensors"),
         ("{", "expecting"),
     ],
@@ -200,12 +200,13 @@ def test_models_of_te_are_compared_by_the_commands(tmp_path: Path) -> None:
     assert excluded.stdout.splitlines()[-1] == "4 tensors, 2 differ: not quantized alike"
     assert "quantized in A only: 2 tensors: layer_0.mlp.gate_up_proj.weight (e4m3/e8m0/32 and BF16)" in excluded.stdout
     moved = fp4("compare", f"{module}:training", f"{module}:again")
-    assert "another block scale: 2 tensors" in moved.stdout
+    assert "same values in other bytes: 2 tensors" in moved.stdout  # every block moves, no value does
+    assert "(another block scale, e4m3/e8m0/32)" in moved.stdout
     assert fp4("compare", tmp_path / "training.json", f"{module}:training").exit_code == 0
     forms = {"nvfp4": "e2m1/e4m3/16", "tensor": "e4m3/float/tensor", "block": "e4m3/float/square"}
     for kind, form in forms.items():
         found = fp4("compare", tmp_path / "training.json", f"{module}:{kind}").stdout
-        assert f"another format: 2 tensors: layer_0.mlp.gate_up_proj.weight (e4m3/e8m0/32 and {form})" in found
+        assert f"another format: 2 tensors: layer_0.mlp.gate_up_proj.weight (e4m3/e8m0/32 and {form}" in found
     both = fp4("manifest", f"{module}:both").stdout
     assert [line.split('"')[3] for line in both.splitlines()[1:4]] == ["e4m3/e8m0/32", "F32", "e5m2/float/1x128"]
     columns = fp4("manifest", f"{module}:columns")
@@ -265,6 +266,32 @@ def test_zeros_are_the_same_values_in_other_bytes(tmp_path: Path) -> None:
     assert [(each.name, each.sameness) for each in result.differences] == [(f"{MODULE}.weight", Sameness.VALUES)]
     assert fp4("compare", *folders).exit_code == 1
     assert fp4("compare", *folders, "--require", "values").exit_code == 0
+
+
+@pytest.mark.rule("CNV-16", "CNV-17")
+def test_moved_scales_with_the_same_numbers_are_the_same_values(tmp_path: Path) -> None:
+    """E4M3 codes of twice the exponent's step less, under scales of twice the value; one code more is another value."""
+    folders = []
+    for number, (code, exponent) in enumerate(((0x40, 120), (0x38, 121), (0x39, 121))):  # 2 and 1, scales 2^-7 and 2^-6
+        made = corpus.CLEAN["modelopt-mxfp8"]()
+        made.array(f"{MODULE}.weight").view(np.uint8)[...] = code
+        made.array(f"{MODULE}.weight_scale")[...] = exponent
+        folders.append(made.write(tmp_path / str(number)))
+    first, moved, other = map(manifest_of_checkpoint, folders)
+    (found,) = compare(first, moved).differences
+    assert (found.sameness, found.kind) == (Sameness.VALUES, "same values in other bytes")
+    assert "another block scale" in found.text
+    (found,) = compare(first, other).differences
+    assert (found.sameness, found.kind) == (Sameness.DECISIONS, "another block scale")
+
+
+@pytest.mark.rule("CNV-16", "CNV-17")
+def test_a_cast_without_loss_is_another_format_of_the_same_values(tmp_path: Path) -> None:
+    source = export(tmp_path / "source", "modelopt-mxfp4")
+    result = fp4("convert", source, tmp_path / "out", "--to", "modelopt", "--spec", "nvfp4")
+    assert result.exit_code == 0, result.output
+    text = fp4("compare", source, tmp_path / "out").stdout
+    assert "(e2m1/e8m0/32 and e2m1/e4m3/16, the same values)" in text
 
 
 @pytest.mark.rule("CNV-17")

@@ -21,10 +21,9 @@ EITHER = {"mixed_precision", "mixed-precision", ""}  # algorithms that name no s
 def check_config(found: Recognized) -> Iterator[LintFinding]:
     """Yield the contradictions of a checkpoint's declarations. Rules: CKP-12."""
     files = [*found.config.files] or [CONFIG]
-    yield from _family(found)
-    yield from _presence(found)
-    contradictory = [*_two_files(found.config)]
+    contradictory = [*_family(found), *_two_files(found.config)]
     yield from contradictory
+    yield from _presence(found)
     mismatched: dict[str, list[TensorGroup]] = {}
     for group in () if any(each.code == "config" for each in contradictory) else found.groups:
         if group.complete and (why := _contradiction(found, group)):

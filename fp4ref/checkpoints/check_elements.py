@@ -18,7 +18,7 @@ from fp4ref.checkpoints.bounds import (
 )
 from fp4ref.checkpoints.check_scales import Verdict
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
-from fp4ref.checkpoints.measure import Measured
+from fp4ref.checkpoints.measure import FEW, Measured
 from fp4ref.formats import FORMATS, grid
 
 ENOUGH = 512  # elements from which a histogram means something
@@ -38,6 +38,9 @@ def judge_elements(found: Measured) -> Iterator[Verdict]:
         nan = int(found.codes[nan_codes(found.group.convention.element)].sum())
         if nan:
             yield "element-nan", ERROR, name, f"{nan} of {total} elements are NaN or infinite"
+        if text := _repeated(found):
+            yield "unwritten", ERROR, name, text
+            return
         yield from _wide_range(found, name, total)
         return
     yield from _narrow_range(found, name, total)
@@ -45,6 +48,14 @@ def judge_elements(found: Measured) -> Iterator[Verdict]:
     if found.group.convention.no_negative_zero and found.codes[sign]:
         text = f"{int(found.codes[sign])} elements are -0, which {found.group.convention.family} never writes"
         yield "producer-bytes", NOTE, name, text
+
+
+def _repeated(found: Measured) -> str:
+    """Return the evidence for rows of one repeated byte where the scales are numbers; "" if there is none."""
+    rows = np.flatnonzero((found.constant_code >= 0) & ~found.empty_row)
+    if found.group.convention.scale or found.group.columns < FEW or not len(rows) or len(rows) == found.group.rows:
+        return ""
+    return f"{len(rows)} rows, the first at {rows[0]}, are one repeated byte, 0x{found.constant_code[rows[0]]:02X}"
 
 
 def _histogram(found: Measured, total: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fp4ref.checkpoints.configuration import ListMatch
+from fp4ref.checkpoints.configuration import EXPRESSION, EXPRESSIONS, ListMatch
 from fp4ref.checkpoints.consumers import CONSUMERS
 from fp4ref.checkpoints.declared import LINEAR_CLASSES
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
@@ -37,6 +37,8 @@ def check_excludes(found: Recognized, consumer: str | None = None) -> Iterator[L
     high = [name for name in _linear(found) if found.config.of(name) is not None]
     if high and groups:
         text = "stored in high precision, but not in the list of excluded modules"
+        if any(each.startswith(EXPRESSION) for each in found.config.ignore) and found.config.named is not EXPRESSIONS:
+            text += f", which has no regular expressions: it is {found.config.named.meaning}"
         yield finding("exclude-list", ERROR, high, text)
     if groups and _is_tied_head_quantized(found):
         text = "its weight is the embeddings', in high precision, but it is not in the list of excluded modules"
@@ -95,6 +97,6 @@ def _wider(found: Recognized, groups: list[TensorGroup], match: ListMatch, known
     wide: dict[str, str] = {}
     for group in groups:
         for entry in found.config.ignore:
-            if not entry.startswith("re:") and entry not in known and match.takes(entry, group.module):
+            if not entry.startswith(EXPRESSION) and entry not in known and match.takes(entry, group.module):
                 wide[group.module] = entry
     return wide

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from fp4ref.checkpoints.convention import CONVENTIONS
+from fp4ref.checkpoints.convention import CONVENTIONS, FLOATS
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 
@@ -26,6 +26,9 @@ def check_presence(found: Recognized) -> Iterator[LintFinding]:
     absent: dict[str, list[str]] = {}
     orphans: list[str] = []
     for group in found.groups:
+        if has_no_matrix(group):
+            orphans += [tensor.name for role, tensor in group.parts.items() if role != "codes"]
+            continue
         known = numberless(group.name) in stems or len([*_needed(found, group)]) > 2
         if "codes" not in group.parts and not known:
             orphans += group.names
@@ -62,14 +65,29 @@ def check_presence(found: Recognized) -> Iterator[LintFinding]:
             yield finding("orphan-tensor", WARNING, orphans, "a scale without a quantized weight")
 
 
+def has_no_matrix(group: TensorGroup) -> bool:
+    """Return True if what stands in the place of the elements is a vector in high precision, such as a norm."""
+    codes = group.parts.get("codes")
+    return codes is not None and codes.dtype in FLOATS and len(codes.shape) < 2
+
+
 def _foreign(found: Recognized) -> Iterator[LintFinding]:
     """Yield tensors that belong to other kinds of quantization, or to the run that made the file."""
     zeros = [name for group in found.groups if (name := f"{group.name}{ZEROS}") in found.checkpoint.tensors]
     if zeros:
         yield finding("orphan-tensor", WARNING, zeros, "zero points of integers, beside elements that have none")
+    inside = {group.name for group in found.groups if group.complete}
+    foreign = [name for name in found.plain if name.rpartition(".")[0] in inside and _is_scale(name.rpartition(".")[2])]
+    if foreign:
+        yield finding("orphan-tensor", WARNING, foreign, "a scale that the convention has no place for")
     states = [name for name in found.checkpoint.tensors if STATE.search(name)]
     if states:
         yield finding("orphan-tensor", WARNING, states, "the internal state of a quantizer, which no loader expects")
+
+
+def _is_scale(last: str) -> bool:
+    """Return True for the name of a weight's scale, and not of the activations' or the cache's."""
+    return "scale" in last and last.startswith("weight")
 
 
 def _lost_weight(found: Recognized, name: str) -> bool:
@@ -144,6 +162,9 @@ def _missing_experts(found: Recognized) -> Iterator[LintFinding]:
         for number in sorted(numbers)
         if number >= count
     ]
+    weights = {group.name for group in found.groups if "codes" in group.parts}
+    weights |= {name.removesuffix(".weight") for name in found.plain}
+    beyond = [name for name in beyond if name in weights]  # what else has the name of an expert is an orphan
     if beyond:
         yield finding("shape", ERROR, beyond, f"experts beyond the declared number, which is {count}")
 
@@ -189,7 +210,7 @@ def _missing_modules(found: Recognized) -> Iterator[LintFinding]:
         sizes.get("tie_word_embeddings") is False
         and embedded
         and not heads
-        and not _lost_weight(found, "lm_head.weight")
+        and not found.checkpoint.lost & {"lm_head.weight", "lm_head"}
     ):
         missing.append("lm_head.weight")
     try:
@@ -199,7 +220,9 @@ def _missing_modules(found: Recognized) -> Iterator[LintFinding]:
     for name in listed if isinstance(listed, list) else ():
         head, _, last = str(name).rpartition(".")
         flat = f"{head}._{last}_".lstrip(".")
-        if name not in tensors and not any(each.startswith(flat) for each in (*tensors, *found.checkpoint.lost)):
+        if name not in tensors.keys() | found.checkpoint.lost and not any(
+            each.startswith(flat) for each in (*tensors, *found.checkpoint.lost)
+        ):
             missing.append(str(name))
     if missing:
         yield finding("missing-tensor", ERROR, missing, "required by the declared geometry or the metadata, not stored")

@@ -15,6 +15,7 @@ from fp4ref.checkpoints.groups import TensorGroup
 from fp4ref.checkpoints.measure import Measured
 from fp4ref.checkpoints.scalars import number_facts, numbers
 from fp4ref.checkpoints.shards import StoredTensor
+from fp4ref.checkpoints.stored_layout import zero_in_one_layout
 from fp4ref.formats import FORMATS
 
 FAR = 20  # exponents between a plausible byte and the others of its tensor
@@ -55,7 +56,9 @@ def judge_scales(found: Measured) -> Iterator[Verdict]:
         role, text = unwritten
         yield "unwritten", ERROR, group.parts[role].name if role in group.parts else name, text
         return
-    if found.zero_scales and signed:
+    if text := zero_in_one_layout(found):
+        yield "scale-layout", ERROR, name, text
+    elif found.zero_scales and signed:
         row, block = found.first_zero_scale or (0, 0)
         text = f"{found.zero_scales} block scales are zero with elements that are not, the first at row {row}"
         yield "scale-zero", ERROR, name, f"{text}, block {block}"
@@ -178,7 +181,8 @@ def _constant_scales(found: Measured, blocks: int) -> str:
     """Return the evidence that rows of scales are one repeated byte that the rest of the tensor does not explain."""
     signed, rows = found.group.convention.signed_scales, found.constant_scale
     coarse = first_normal(FORMATS[found.group.convention.scale]) if signed else 1  # smaller ones often repeat
-    for byte in map(int, np.flatnonzero(np.bincount(rows[rows >= coarse]))):
+    nan = np.flatnonzero(nan_codes(found.group.convention.scale))  # told by themselves
+    for byte in map(int, np.flatnonzero(np.bincount(rows[(rows >= coarse) & ~np.isin(rows, nan)]))):
         mask = (rows == byte) & ~found.empty_row
         inside = int(mask.sum()) * blocks
         outside = found.blocks - inside

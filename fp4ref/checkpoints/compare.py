@@ -17,7 +17,7 @@ class Sameness(IntEnum):
 
     NOTHING = 0  # quantized on one side only, another form, another shape, or stored on one side only
     DECISIONS = 1  # the same form and shape
-    VALUES = 2  # the same values: zeros of either sign, and blocks of zeros whatever their scale, count as equal
+    VALUES = 2  # the same decoded numbers: zeros of either sign count as equal
     BYTES = 3
 
 
@@ -62,9 +62,14 @@ def _difference(name: str, one: TensorSignature | None, two: TensorSignature | N
         return None
     if (apart := _decisions(one, two)) is not None:
         return TensorDifference(name, Sameness.NOTHING, *apart)
-    if one.quantized and one.values == two.values and one.factor == two.factor:
-        return TensorDifference(name, Sameness.VALUES, "same values in other bytes", "zeros or blocks of zeros")
-    return TensorDifference(name, Sameness.DECISIONS, *_stage(one, two))
+    kind, text = _stage(one, two)
+    if _same_values(one, two):
+        return TensorDifference(name, Sameness.VALUES, "same values in other bytes", f"{kind}, {text}")
+    return TensorDifference(name, Sameness.DECISIONS, kind, text)
+
+
+def _same_values(one: TensorSignature, two: TensorSignature) -> bool:
+    return one.quantized and two.quantized and one.values == two.values
 
 
 def _on_one_side(one: TensorSignature | None, two: TensorSignature | None) -> tuple[str, str]:
@@ -78,7 +83,7 @@ def _decisions(one: TensorSignature, two: TensorSignature) -> tuple[str, str] | 
     if one.quantized is not two.quantized:
         return "quantized in A only" if one.quantized else "quantized in B only", f"{one.form} and {two.form}"
     if one.form != two.form:
-        return "another format", f"{one.form} and {two.form}"
+        return "another format", f"{one.form} and {two.form}" + ", the same values" * _same_values(one, two)
     if one.shape != two.shape:
         return "another shape", f"{[*one.shape]} and {[*two.shape]}"
     return None

@@ -14,6 +14,7 @@ CONFIG, HF_QUANT, SECTION = (
     "hf_quant_config.json",
     "quantization_config",
 )
+EXPRESSION = "re:"  # before an entry that is a regular expression
 FUSED_NAMES = {  # the module that consumers make of members of a set
     **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
     **dict.fromkeys(("gate_proj", "up_proj"), "gate_up_proj"),
@@ -56,8 +57,6 @@ def is_match(pattern: str, name: str) -> bool:
 
 
 def _above(entry: str, module: str) -> bool:
-    if entry.startswith("re:"):
-        return is_match(entry[3:], module)
     if "*" not in entry:
         return module == entry or module.startswith(f"{entry}.")
     if not fnmatchcase(module, entry):
@@ -67,11 +66,16 @@ def _above(entry: str, module: str) -> bool:
     return not (entry.endswith("*") and stem[-1:].isdigit() and rest[:1].isdigit())
 
 
+def _expression_or_above(entry: str, module: str) -> bool:
+    return is_match(entry[3:], module) if entry.startswith(EXPRESSION) else _above(entry, module)
+
+
 def _pattern_or_end(entry: str, module: str) -> bool:
     return module.endswith(entry) or is_match(rf"(?:{entry})(?:(?<=\.)|(?=\.|$))", module)
 
 
 ABOVE = ListMatch("the name of a module or of one above it, with wildcards", _above)
+EXPRESSIONS = ListMatch("the same, or a regular expression behind re:", _expression_or_above)
 TRANSFORMERS = ListMatch("a pattern of a module's name or of one above it, or the end of the name", _pattern_or_end)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from fp4ref.checkpoints.configuration import SECTION, Configuration
+from fp4ref.checkpoints.configuration import EXPRESSIONS, SECTION, Configuration
 from fp4ref.checkpoints.convention import FLOATS, Direction, StoredRole
 from fp4ref.checkpoints.conventions_base import BYTES, DIVISOR, FP8_SCALE, ONE_FLOAT, WEIGHT, add
 from fp4ref.checkpoints.conventions_modelopt import MODELOPT_NVFP4
@@ -21,6 +21,7 @@ COMPRESSED = Configuration(
     required=True,
     excludes="ignore",
     closed=True,
+    named=EXPRESSIONS,
     grouped=True,
     kv_shape=(1,),
     ambiguous=True,

@@ -26,7 +26,7 @@ def diagnosed(group: TensorGroup, original: Original, error: SquaredError, neede
     rows, values = original.read(sample), decoded(group, sample)
     if error.scaled >= needed and abs(error.factor - 1) > 0.01:
         return _by_factor(group, error, name, low)
-    if order := column_order(rows, values, group.convention.packing):
+    if order := column_order(rows, values, group.convention.packing if group.convention.bits == 4 else None):
         code, text = order
         return code, ERROR, name, f"{text}; {low}"
     moved = _moved_scales(group, sample)

@@ -175,9 +175,19 @@ def _by_names(checkpoint: Checkpoint, config: QuantizationConfig) -> tuple[str, 
     certain = any(each.codes.own for each in families().get(best, ()))
     if best and (certain or not config.family):
         return best, [f"{votes[best]} tensors have names that only {best} uses"]
+    if best and config.family and not _has_scales_of(checkpoint, config.family):
+        return best, [
+            f"{votes[best]} tensors have names that only {best} uses, and none has one of {config.family}'s scales"
+        ]
     if config.family:
         return config.family, [f"declared in {' and '.join(config.files) or 'config.json'}"]
     return None
+
+
+def _has_scales_of(checkpoint: Checkpoint, family: str) -> bool:
+    """Return True if a name ends as block scales of a family's conventions do, or if some of these store none."""
+    suffixes = tuple(each.scales.suffix if each.scales else "" for each in families()[family])
+    return any(name.endswith(suffixes) for name in checkpoint.tensors)
 
 
 def _votes(checkpoint: Checkpoint) -> Counter[str]:

@@ -11,6 +11,7 @@ from fp4ref.checkpoints.access import keep_freed_memory
 from fp4ref.checkpoints.check_bytes import check_bytes
 from fp4ref.checkpoints.check_config import check_config
 from fp4ref.checkpoints.check_excludes import check_excludes, require_consumer
+from fp4ref.checkpoints.check_geometry import check_geometry
 from fp4ref.checkpoints.check_presence import check_presence
 from fp4ref.checkpoints.check_shapes import check_shapes
 from fp4ref.checkpoints.checkpoint import Checkpoint, open_checkpoint
@@ -169,6 +170,7 @@ def _checks(
     """Yield findings, and remarks on what cannot be told."""
     yield from check_presence(found)
     yield from check_shapes(found)
+    yield from check_geometry(found)
     yield from check_config(found)
     yield from check_excludes(found, consumer)
     yield from check_kv(found, header_only=header_only)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fp4ref.checkpoints import bounds
-from fp4ref.checkpoints.access import WeightPiece
+from fp4ref.checkpoints.access import WeightPiece, element_values
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.convention import Direction, ScaleWay
 from fp4ref.checkpoints.float_scales import FloatScales
@@ -32,7 +32,7 @@ from fp4ref.spec import Granularity
 
 DIGEST = 9  # bytes of a SHA-256 that are kept; written as 12 characters
 CHUNK = 1 << 24
-VERSION = 1
+VERSION = 2
 KEY = "fp4ref_manifest"
 KV_SCALES = (".k_scale", ".v_scale")
 
@@ -42,7 +42,7 @@ class TensorSignature(NamedTuple):
 
     form: "element/scale/columns of a block" of a quantized weight, else an element type. shape: logical. codes, scales:
     of the canonical codes and of the linear scales; of a tensor in high precision, codes is that of its bytes. values:
-    as codes and scales, with -0 as 0 and blocks of zeros without a scale. factor: the global scale, as text.
+    of the decoded numbers, in whichever format. factor: the global scale, as text.
     """
 
     form: str
@@ -73,11 +73,9 @@ def signature_of(weight: Weight) -> TensorSignature:
         codes.update(piece.packed.tobytes())
         if piece.scales is not None:
             scales.update(piece.scales.tobytes())
-        for part in _plain_values(weight, piece):
-            values.update(part.tobytes())
+        values.update(_numbers(weight, piece).tobytes())
     if weight.float_scales is not None:
         scales.update(weight.float_scales.numbers().tobytes())
-        values.update(weight.float_scales.numbers().tobytes())
     short = [base64.urlsafe_b64encode(each.digest()[:DIGEST]).decode() for each in (codes, scales, values)]
     block = f"{weight.block[1]}" if weight.scale else weight.granularity
     if block == "square" and weight.block[0] == 1:
@@ -99,22 +97,18 @@ def factor_text(scale: StoredScale | None) -> str:
     return values.tobytes().hex() if values.size == 1 else digest([values.tobytes()])
 
 
-def _plain_values(weight: Weight, piece: WeightPiece) -> Iterator[Any]:
-    """Yield codes without -0, and scales without those of blocks of zeros."""
-    form = FORMATS[weight.element]
-    zero = np.arange(1 << form.bits, dtype=np.uint8)
-    zero[form.sign_bit] = 0
-    if form.bits == 4:
-        every = np.arange(256, dtype=np.uint8)
-        zero = zero[every & 15] | zero[every >> 4] << 4
-    codes = zero[piece.packed]
-    yield codes
-    if piece.scales is not None:
-        width = weight.block[1] * form.bits // 8
-        whole = np.zeros((len(codes), piece.scales.shape[1] * width), np.uint8)
-        whole[:, : codes.shape[1]] = codes
-        used = whole.reshape(len(codes), -1, width).any(-1) | ~np.isfinite(bounds.values(weight.scale))[piece.scales]
-        yield np.where(used, piece.scales, np.uint8(0))
+def _numbers(weight: Weight, piece: WeightPiece) -> Any:
+    """Return the values of a piece as float64, which has each product exactly; -0 as 0, and NaN as one NaN."""
+    values = element_values(weight.element, piece.packed)[:, : weight.columns].astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        if piece.scales is not None:
+            values *= np.repeat(bounds.values(weight.scale)[piece.scales], weight.block[1], -1)[:, : weight.columns]
+        elif weight.float_scales is not None:
+            values *= weight.factors(piece)
+        values *= np.float64(weight.multiplier(piece.matrix))
+    values += 0.0
+    values[np.isnan(values)] = np.nan
+    return values
 
 
 def plain_signature(tensor: StoredTensor) -> TensorSignature:

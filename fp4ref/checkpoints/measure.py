@@ -127,7 +127,7 @@ def _codes_of_pairs(pairs: Ints, bits: int, counted: int) -> Ints:
     return np.asarray(counts, np.int64)
 
 
-def _block_tops(packed: Bytes, bits: int, width: int) -> Bytes:
+def block_tops(packed: Bytes, bits: int, width: int) -> Bytes:
     """Return the largest magnitude code of each block of `width` columns, [rows, blocks]; the last may be shorter."""
     size = width * bits // 8
     if size in {8, 16} and packed.shape[1] % size == 0:
@@ -164,7 +164,7 @@ def _tops_of_words(packed: Bytes, bits: int, size: int) -> Bytes:
 def _count_blocks(found: Measured, piece: WeightPiece, scales: Bytes) -> Ints:
     """Return how many blocks of a piece have each pair of largest code and scale byte; note what is odd about them."""
     convention = found.group.convention
-    tops = _block_tops(piece.packed, convention.bits, convention.block[1])
+    tops = block_tops(piece.packed, convention.bits, convention.block[1])
     codes = len(found.tops)
     both = np.bincount((tops.astype(np.uint16) << 8 | scales).reshape(-1), minlength=codes << 8).reshape(codes, 256)
     _, vanishes = _kinds(convention.scale)
@@ -220,7 +220,7 @@ def _largest(group: TensorGroup, piece: WeightPiece, numbers: Floats | None) -> 
     rows, bits = len(piece.packed), group.convention.bits
     square = numbers is not None and part_of(group.convention.block, numbers.size, group.shape) == "square"
     width = group.convention.block[1] if square else 0
-    tops = _block_tops(piece.packed, bits, width or group.columns)
+    tops = block_tops(piece.packed, bits, width or group.columns)
     values = bounds.values(group.convention.element)[tops]
     if numbers is not None:
         scaled = factors(numbers, group.convention.block, group.shape, piece.matrix, range(piece.row, piece.row + rows))

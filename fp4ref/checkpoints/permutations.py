@@ -28,10 +28,10 @@ def exchanged(packing: Layout, columns: int) -> NDArray[np.int64]:
     return np.where(other < columns, other, every)
 
 
-def column_order(source: Floats, values: Floats, packing: Layout) -> tuple[str, str] | None:
+def column_order(source: Floats, values: Floats, packing: Layout | None) -> tuple[str, str] | None:
     """Return the code and the description of the order of columns inside a period; None if there is none.
 
-    packing: that of the stored elements, which says what two share a byte.
+    packing: that of elements of four bits, which says what two share a byte.
 
     Rules: CKP-24.
     """
@@ -43,7 +43,7 @@ def column_order(source: Floats, values: Floats, packing: Layout) -> tuple[str, 
         order = _matched(a, b)
         if order is not None and (order != np.arange(period)).any():
             shown = " ".join(map(str, order))
-            if packing.unit == 4 and (order == exchanged(packing, period)).all():
+            if packing is not None and packing.unit == 4 and (order == exchanged(packing, period)).all():
                 return "nibble-order", "the two elements of each byte are exchanged"
             return "element-order", f"element j of each {period} is the source's element {shown}"
     return None

@@ -5,6 +5,7 @@ A command that needs the file refuses it at the first contradiction. The linter 
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 from fp4ref.checkpoints.shards import Shard, StoredTensor
@@ -89,8 +90,16 @@ def _span(entry: Any) -> tuple[str, tuple[int, int]]:
 def _require_cover(shard: Shard, spans: list[tuple[int, int, str]], base: int, *, head_only: bool) -> None:
     """Note overlaps, gaps, and an end that is not the last tensor's."""
     last, before = 0, ""
+    starts = [0, *accumulate((end for _, end, _ in spans), max)]
+    overlap = any(begin < start for (begin, *_), start in zip(spans, starts, strict=False))
+    length = sum(end - begin for begin, end, _ in spans)
+    if not overlap and starts[-1] != length and base + length == shard.size:
+        shard.refuse(f"offsets up to {starts[-1]}, for {length} bytes of data, which the file has")
+        shard.hidden.update(shard.tensors)
+        shard.tensors.clear()
+        return
     for begin, end, name in spans:
-        if begin != last:
+        if begin < last or (begin > last and not overlap):  # behind an overlap, a gap is what it left
             pair = (before, name) if begin < last else (name,)
             what = "overlaps" if begin < last else "leaves a gap after"
             behind = quoted(before) if before else "the header"

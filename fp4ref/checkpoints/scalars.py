@@ -192,6 +192,11 @@ def _missing_kv(found: Recognized, stored: set[str]) -> Iterator[LintFinding]:
             }
             if not names & (stored | lost):
                 missing.append(layer + usual[letter])
+    both = [name for name in stored if name.endswith(".kv_scale")]
+    if both:
+        text = "one scale for keys and values, a name that only older readers know: need .k_scale and .v_scale"
+        how = {"sglang": "reads the cache with scale 1.0", "tensorrt-llm": "reads the cache with scale 1.0"}
+        yield finding("kv-scale", WARNING, both, text, consumers=how)
     if missing:
         yield finding(
             "kv-scale",
