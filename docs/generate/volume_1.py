@@ -45,7 +45,10 @@ h3, h4 { margin-bottom: 0.3em } a { color: #0645ad }
   th, td { border-color: #3c4043 } blockquote, figcaption { color: #b4b4b4; border-color: #3c4043 }
 }
 @media print { body { font-size: 10px; max-width: none } table { display: table; font-size: 0.85em } }
-@media print { pre { white-space: pre-wrap } td { overflow-wrap: anywhere } }
+@media print { pre { white-space: pre-wrap; break-inside: avoid } td { overflow-wrap: anywhere } }
+@media print { td:first-child, table:has(th:nth-child(8)) td { overflow-wrap: break-word } }
+@media print { table:has(th:nth-child(11)) { font-size: 0.75em } table:has(th:nth-child(11)) * { padding: 0.2em } }
+@media print { table:not(:has(tr:nth-child(10))) { break-inside: avoid } }
 @media print { h1, h2, h3, h4, p:has(+ table), p:has(+ pre) { break-after: avoid } tr, figure { break-inside: avoid } }
 @media print { figure img { display: block; width: auto; max-width: 100%; max-height: 235mm } }
 @page { margin: 16mm; @bottom-center { content: counter(page); font: 9px Helvetica, Arial, sans-serif } }
