@@ -330,6 +330,10 @@ def test_reference_has_no_address_and_no_long_default(tmp_path):
         for fence in re.findall(r"^```python\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL):
             assert " at 0x" not in fence
             assert max(map(len, fence.splitlines())) < 500, fence[:200]
+            assert "ForwardRef" not in fence
+    te, core = ((tmp_path / "reference" / name).read_text("utf-8") for name in ("fp4ref.te.md", "fp4ref.md"))
+    assert "### Linear\n\n```python\nLinear(\n    in_features: int,\n    out_features: int,\n" in te
+    assert "```python\nAlphaRule.RECIPROCAL\nAlphaRule.DIVISION\n```" in core
 
 
 @pytest.mark.usefixtures("rules_read_once")
