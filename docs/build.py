@@ -23,25 +23,12 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from fp4ref import SPEC_VERSION, __version__, rules
-from fp4ref.diagrams import catalogue
 from fp4ref.explorer.page import html as explorer
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-IN_CHAPTER = {
-    "02-element-formats": ("e2m1", "e4m3", "e5m2", "e2m3", "e3m2"),
-    "03-scale-formats": ("e8m0", "mxfp8-scales"),
-    "04-packing": ("packing",),
-    "05-block-scaling": ("blocks", "blocks-2d", "directions", "formats-compared"),
-    "06-global-scaling": ("hierarchy", "hierarchy-row-scaled"),
-    "07-hadamard": ("hadamard", "directions-hadamard"),
-    "08-layouts": ("tiled_128x4-element", "tensor-memory", "tiled_8x4-element", "linear-tiled-element"),
-    "09-stochastic-rounding": ("stochastic",),
-    "10-four-over-six": ("pipeline-nvfp4-4over6",),
-    "12-specs": ("pipeline",),
-    "15-gemm": ("gemm",),
-    "16-recipes-and-caching": ("weight-cache",),
-}
+sys.path.insert(0, str(HERE / "generate"))
+from chapter_figures import sections  # noqa: E402 - a neighbour of the generators
 
 THEMES = ("light", "dark")
 SPHINX = ("-m", "sphinx", "-b", "html", "-W", "--keep-going", "-n", "-q", "-j", "auto")
@@ -168,16 +155,9 @@ def chapters(target: Path) -> None:
     spec = ROOT / "spec"
     names = []
     for path in rules.chapters(spec):
-        sections = re.split(r"(?m)^(?=#{2,4} )", path.read_text("utf-8"))
-        for name in IN_CHAPTER.get(path.stem, ()):
-            at = next(
-                (i for rule in catalogue.cited(name) for i, s in enumerate(sections) if s.startswith(f"#### {rule} ")),
-                0,
-            )
-            sections[at] = f"{sections[at].rstrip()}\n\n```{{drawn}} {name}\n```\n\n"
         chapter = path.relative_to(spec)
         up = "../" * len(chapter.parts)
-        text = "".join(anchored(section, up) for section in sections)
+        text = "".join(anchored(section, up) for section in sections(path, "```{{drawn}} {}\n```".format))
         (target / chapter).parent.mkdir(parents=True, exist_ok=True)
         (target / chapter).write_text(text, "utf-8")
         names.append(chapter.with_suffix("").as_posix())

@@ -143,7 +143,7 @@ def test_blocks_for_a_gpu_run(page, block, tmp_path, monkeypatch):
 def test_figures_of_pages_exist():
     known = {*FIGURES, *(variant for variant, _, _ in VARIANTS)}
     used = {block.kind.split()[1] for page in PAGES for block in blocks(page) if block.kind.startswith("{drawn}")}
-    used |= {figure for figures in load(DOCS / "build.py").IN_CHAPTER.values() for figure in figures}
+    used |= {figure for figures in load(DOCS / "generate/chapter_figures.py").IN_CHAPTER.values() for figure in figures}
     assert used - set(load(DOCS / "generate/charts.py").CHARTS) <= known
     assert len(used) >= 15
     assert not [page for page in PAGES if re.search(r"!\[|\{image\}|<img", page.read_text("utf-8"))]
@@ -231,9 +231,8 @@ def test_chapters_have_figures_behind_their_rules(tmp_path):
     links = re.findall(r"\]\(([\w/.-]+\.md)\)", (tmp_path / "standard/index.md").read_text("utf-8"))
     assert [link for link in links if not (tmp_path / "standard" / link).is_file()] == []
     whole = "".join(path.read_text("utf-8") for path in (tmp_path / "standard").rglob("*.md"))
-    assert {figure for figures in build.IN_CHAPTER.values() for figure in figures} <= set(
-        re.findall(r"\{drawn\} (\S+)", whole)
-    )
+    figures = load(DOCS / "generate/chapter_figures.py").IN_CHAPTER
+    assert {name for names in figures.values() for name in names} <= set(re.findall(r"\{drawn\} (\S+)", whole))
 
 
 RAN = [(page, block) for page in PAGES for block in blocks(page) if block.kind == "{ran}"]
@@ -331,6 +330,10 @@ def test_reference_has_no_address_and_no_long_default(tmp_path):
         for fence in re.findall(r"^```python\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL):
             assert " at 0x" not in fence
             assert max(map(len, fence.splitlines())) < 500, fence[:200]
+            assert "ForwardRef" not in fence
+    te, core = ((tmp_path / "reference" / name).read_text("utf-8") for name in ("fp4ref.te.md", "fp4ref.md"))
+    assert "### Linear\n\n```python\nLinear(\n    in_features: int,\n    out_features: int,\n" in te
+    assert "```python\nAlphaRule.RECIPROCAL\nAlphaRule.DIVISION\n```" in core
 
 
 @pytest.mark.usefixtures("rules_read_once")
@@ -540,6 +543,13 @@ def test_volume_1_is_one_page_with_an_anchor_for_each_rule(tmp_path):
     assert links <= {*anchors, *re.findall(r'<section id="([^"]+)">', text)}
     assert "BLK-3" in links
     assert "<!-- made" not in text
+    figures = load(DOCS / "generate/chapter_figures.py").IN_CHAPTER
+    in_volume = [
+        name for chapter, names in figures.items() if (spec_root() / f"{chapter}.md").exists() for name in names
+    ]
+    assert text.count('<figure><img src="data:image/svg+xml;base64,') == len(in_volume) > 15
+    drawn = text.index("<figcaption>The byte of scale (m, k) in tiled_128x4")
+    assert text.index('id="LAY-3"') < drawn < text.index('id="LAY-4"')
 
 
 def test_charts_have_the_recorded_numbers(tmp_path):

@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
+from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ from typing import NamedTuple
 from click.testing import CliRunner
 
 UNQUOTED = re.compile(r"(: |-> )'([^']*)'")
+FORWARD = re.compile(r"ForwardRef\('([^']*)'\)")
 ENUM = re.compile(r"<(\w+\.\w+): [^>]*>")
 WIDTH = 90
 MODULES = {
@@ -74,13 +76,29 @@ def entry(module: ModuleType, name: str, kind: str) -> Iterator[str]:
     if kind == "data":
         yield f"```python\n{module.__name__}.{name} = {short(value)}\n```\n"
         return
-    yield f"```python\n{signature(f'{module.__name__}.{name}', value) if kind == 'function' else name}\n```\n"
+    called = signature(f"{module.__name__}.{name}", value) if kind == "function" else made(name, value)
+    if called:
+        yield f"```python\n{called}\n```\n"
     yield from prose(inspect.cleandoc(value.__doc__ or ""))
+
+
+def made(name: str, value: type) -> str:
+    """Return a class as it is called or, if it is an enum, its members; nothing if Python does not know how."""
+    if issubclass(value, Enum):
+        return "\n".join(f"{name}.{member}" for member in value.__members__)
+    try:
+        found = inspect.signature(value)
+    except ValueError:
+        return ""
+    kinds = {one.kind for one in found.parameters.values()}
+    if found.parameters and kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+        return ""
+    return re.sub(r" -> (None|Self)$", "", signature(name, value))
 
 
 def plain(text: str) -> str:
     """Return a signature's text without the quotes and enum reprs that Python puts around names."""
-    return ENUM.sub(r"\1", UNQUOTED.sub(r"\1\2", text))
+    return ENUM.sub(r"\1", UNQUOTED.sub(r"\1\2", FORWARD.sub(r"\1", text)))
 
 
 def signature(name: str, value: Callable[..., object]) -> str:

@@ -2,7 +2,8 @@
 
     python docs/generate/volume_1.py OUT.html [OUT.pdf]
 
-Every rule has an anchor, and every ID of a rule of the volume is a link to it. The PDF is printed by Chromium.
+Every rule has an anchor and its figure, and every ID of a rule of the volume is a link to it. The PDF is printed by
+Chromium.
 """
 
 from __future__ import annotations
@@ -12,14 +13,21 @@ import re
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
+from base64 import b64encode
 from pathlib import Path
 
 from markdown_it import MarkdownIt
 
 from fp4ref import rules
+from fp4ref.diagrams import catalogue
 from fp4ref.spec import SPEC_VERSION
 from fp4ref.spec_root import spec_root
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from chapter_figures import sections
+
+SVG = "{http://www.w3.org/2000/svg}"
 TITLE = f"The fp4ref standard, volume 1: bytes. Version {SPEC_VERSION}"
 STYLE = """
 body { font: 15px/1.5 Helvetica, Arial, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
@@ -29,15 +37,20 @@ th, td { border: 1px solid #bbb; padding: 0.2em 0.6em; text-align: left; vertica
 code, pre { font: 0.9em ui-monospace, monospace; background: #f3f3f3 }
 pre { padding: 0.8em; overflow-x: auto }
 blockquote { margin-left: 0; padding-left: 1em; border-left: 3px solid #bbb; color: #444 }
+figure { margin: 1.5em 0 } figure img { width: 100%; max-width: 56rem } figcaption { color: #444; font-size: 0.9em }
 h1 { page-break-before: always } nav h1, header h1 { page-break-before: auto }
 h3, h4 { margin-bottom: 0.3em } a { color: #0645ad }
 @media screen and (prefers-color-scheme: dark) {
   body { color: #ececec; background: #16181a } code, pre { background: #26292c } a { color: #6cc0ee }
-  th, td { border-color: #3c4043 } blockquote { color: #b4b4b4; border-color: #3c4043 }
+  th, td { border-color: #3c4043 } blockquote, figcaption { color: #b4b4b4; border-color: #3c4043 }
 }
 @media print { body { font-size: 10px; max-width: none } table { display: table; font-size: 0.85em } }
-@media print { pre { white-space: pre-wrap } td { overflow-wrap: anywhere } }
-@media print { h1, h2, h3, h4, p:has(+ table), p:has(+ pre) { break-after: avoid } tr { break-inside: avoid } }
+@media print { pre { white-space: pre-wrap; break-inside: avoid } td { overflow-wrap: anywhere } }
+@media print { td:first-child, table:has(th:nth-child(8)) td { overflow-wrap: break-word } }
+@media print { table:has(th:nth-child(11)) { font-size: 0.75em } table:has(th:nth-child(11)) * { padding: 0.2em } }
+@media print { table:not(:has(tr:nth-child(10))) { break-inside: avoid } }
+@media print { h1, h2, h3, h4, p:has(+ table), p:has(+ pre) { break-after: avoid } tr, figure { break-inside: avoid } }
+@media print { figure img { display: block; width: auto; max-width: 100%; max-height: 235mm } }
 @page { margin: 16mm; @bottom-center { content: counter(page); font: 9px Helvetica, Arial, sans-serif } }
 """
 REACHED = (
@@ -77,7 +90,7 @@ def page() -> str:
 
 def chapter(path: Path, known: set[str]) -> str:
     """Return one chapter as a section, with an anchor at each rule and links to rules of the volume."""
-    text = re.sub(r"(?m)^<!-- .*? -->\n", "", path.read_text("utf-8"))
+    text = re.sub(r"(?m)^<!-- .*? -->\n", "", "".join(sections(path, figure)))
     body = MarkdownIt("commonmark").enable("table").render(text)
     pieces = APART.split(body)
     inside = ""
@@ -88,6 +101,17 @@ def chapter(path: Path, known: set[str]) -> str:
             pieces[i] = ID.sub(lambda m: f'<a href="#{m[1]}">{m[1]}</a>' if m[1] in known else m[0], piece)
     body = HEADING.sub(r'<\g<level> id="\g<id>">\g<id> · \g<title></\g<level>>', in_steps("".join(pieces)))
     return f'<section id="{path.stem}">\n{body}</section>'
+
+
+def figure(name: str) -> str:
+    """Return a figure as HTML with the picture inside of it, described by its own title and text, and its point."""
+    svg = catalogue.drawn_as(name)
+    root = ET.fromstring(svg)
+    title, text = (root.findtext(SVG + tag, "") for tag in ("title", "desc"))
+    source = f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
+    said = html.escape(f"{title.rstrip('.')}. {text}").replace("\n", " ")
+    caption = f"<figcaption>{html.escape(catalogue.point(name))}</figcaption>"
+    return f'<figure><img src="{source}" alt="{said}">\n{caption}</figure>'
 
 
 def in_steps(body: str) -> str:

@@ -216,6 +216,12 @@ def command(name: str) -> str:
     return f"fp4ref diagram {what}{given} -o {name}.svg"
 
 
+def drawn_as(name: str) -> str:
+    """Return a file of `--all` as SVG text, in the colours of the theme that the reader has."""
+    what, options = _variant(name)
+    return draw(what, **options)
+
+
 def point(name: str) -> str:
     """Return the sentence that says what a file of `--all` shows."""
     return figure(_variant(name)[0]).summary

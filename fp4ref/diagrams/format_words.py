@@ -23,7 +23,8 @@ def layout_words(form: Format) -> str:
     if form.complement:
         return f"two's complement of {form.bits} bits, in steps of {number(2.0 ** (1 - form.mantissa_bits))}"
     sign = "1 sign bit, " if form.signed else "1 bit without a meaning, " if form.second_zero else "no sign, "
-    return f"{sign}{form.exponent_bits} exponent bits with bias {form.bias}, {form.mantissa_bits} mantissa bits"
+    plural = "" if form.mantissa_bits == 1 else "s"
+    return f"{sign}{form.exponent_bits} exponent bits with bias {form.bias}, {form.mantissa_bits} mantissa bit{plural}"
 
 
 def range_words(form: Format) -> str:
