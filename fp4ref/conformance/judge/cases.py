@@ -17,6 +17,7 @@ from fp4ref.conformance.judge.comparison import Comparison
 from fp4ref.conformance.judge.excuses import Tile
 from fp4ref.conformance.judge.hadamard_stages import accepts_amax, accepts_block, within_bound
 from fp4ref.conformance.judge.result_stages import broken, differing
+from fp4ref.conformance.subjects.failures import internal
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
 from fp4ref.conformance.subjects.packed import padding_fault
 from fp4ref.conformance.subjects.subject import Declaration, expected_values, golden, normalised, signs, transform_input
@@ -39,7 +40,7 @@ BROKEN = frozenset(FindingKind) - {
     FindingKind.OVERWRITTEN,
     FindingKind.CONCURRENT,
     FindingKind.NOT_TRIED,  # again
-    FindingKind.INTERNAL,  # which ends the run
+    FindingKind.INTERNAL,  # likewise, or of this call
 }  # findings that leave nothing to compare
 
 
@@ -108,12 +109,19 @@ class Zeros:
 
 
 def judge(case: Case, outcome: Outcome, declared: Declaration, expected: DirectionData | None = None) -> Judgement:
-    """Compare what a kernel made of a case with what the specification does.
+    """Compare what a kernel made of a case with what the specification does; an error in it costs this case only.
 
     expected: the golden model's bytes, if they are there already.
 
-    Rules: CNF-1, CNF-3, CNF-9, CNF-22.
+    Rules: CNF-1, CNF-3, CNF-9, CNF-10, CNF-22.
     """
+    try:
+        return _judged(case, outcome, declared, expected)
+    except Exception as error:  # noqa: BLE001 - the verdict on other cases stands
+        return Judgement(case, None, internal(error), ())
+
+
+def _judged(case: Case, outcome: Outcome, declared: Declaration, expected: DirectionData | None) -> Judgement:
     finding, rules = outcome.finding, checked_rules(case, declared)
     nothing = outcome.data is None and outcome.values is None
     if finding is not None and (finding.kind in BROKEN or nothing):

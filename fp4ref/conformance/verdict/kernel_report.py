@@ -28,11 +28,11 @@ STATE = {FindingKind.UNSTABLE, FindingKind.DEPENDS}  # findings on bytes that no
 class KernelReport(Tally):
     """The findings about one kernel under one specification.
 
-    errors: exceptions inside the diagnosis, which cost nothing but the diagnosis.
+    lost: exceptions inside the diagnosis, which cost nothing but the diagnosis.
     """
 
     diagnosis: Diagnosis | None = None
-    errors: list[InternalError] = field(default_factory=list)
+    lost: list[InternalError] = field(default_factory=list)
 
     def explain(self, seconds: float | None = None) -> None:
         """Look for what the kernel does instead, if its bytes are wrong.
@@ -44,13 +44,23 @@ class KernelReport(Tally):
         usual = SECONDS if self.declaration.operation == "quantize" else OPERATION_SECONDS
         budget = usual if seconds is None else seconds
         if budget and self.differing and not self.zeros.only and not self.findings.keys() & STATE:
-            self.diagnosis = told(partial(self._diagnosed, budget), self.errors)
+            self.diagnosis = told(partial(self._diagnosed, budget), self.lost)
 
     def _diagnosed(self, seconds: float) -> Diagnosis | None:
         """Diagnose the results that differ, within a number of seconds; None if none does."""
         if self.declaration.operation == "quantize" and self.evidence:
             return diagnose_packed(self.declaration, self.evidence, seconds)
         return diagnose_operation(self.declaration, self.results_of, seconds) if self.results_of else None
+
+    @property
+    def errors(self) -> list[InternalError]:
+        """Exceptions inside this program: in checks of results, then in the diagnosis. Rules: CNF-10."""
+        return [*self.unchecked.errors, *self.lost]
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command. Rules: CNF-2, CNF-10."""
+        return self.unchecked.status(self.kind.status)
 
     @property
     def cases(self) -> int:
@@ -60,9 +70,11 @@ class KernelReport(Tally):
     @property
     def kind(self) -> Verdict:
         """The verdict. Rules: CNF-2, CNF-9, CNF-23."""
-        if self.findings or not self.compared:
+        if self.findings or not (self.compared or self.unchecked):
             return Verdict.WRONG
         if not self.differing:
+            if self.unchecked:
+                return Verdict.UNCHECKED
             return Verdict.INCOMPLETE if self.missing else Verdict.CONFORMS
         if not self.unexcused and self.judged:
             return Verdict.EXCEPT
@@ -78,7 +90,7 @@ class KernelReport(Tally):
         """The verdict in a line, and whether the run was cut. Rules: CNF-2, CNF-13, CNF-48."""
         if self.untried and not self.cases:
             return "not judged: the time limit was over before the first case"
-        return self._verdict + untried_text(self.untried) + words(self.cut)
+        return self._verdict + self.unchecked.words + untried_text(self.untried) + words(self.cut)
 
     @property
     def _verdict(self) -> str:
@@ -89,6 +101,8 @@ class KernelReport(Tally):
                 orders = f" ({self.tolerated:,} by the bound of HAD-7)" if self.tolerated else ""
                 level = " at the level exact, random bits given" if self.spec.stochastic else ""
                 return f"conforms to {self.spec.name}{level}: no byte differs in {self.compared} cases{orders}"
+            case Verdict.UNCHECKED:
+                return f"{self.kind}: no byte differs in {self.compared} cases"
             case Verdict.INCOMPLETE:
                 return incomplete(f"no byte differs in {self.compared} cases", self.missing)
             case Verdict.EXCEPT:
