@@ -146,7 +146,7 @@ class PlacedSearch:
         yield known
         if scales and self.spec.block.rows > 1:
             yield displaced.maxima_of_some_rows()
-        yield (displaced.after_maxima(m) for m in known if m.stage in {Slot.INPUT, Slot.HADAMARD})
+        yield itertools.chain.from_iterable(displaced.later(m) for m in known if m.stage in {Slot.INPUT, Slot.HADAMARD})
         if codes and not scales:
             yield (m for each in known if each.stage in {Slot.CODE, Slot.SIGN} for m in displaced.of_sign(each))
         if codes:
@@ -164,7 +164,7 @@ class PlacedSearch:
         if total < LEAST:
             return []
         useful: list[tuple[Mistake, Bools]] = []
-        for mistake in itertools.chain.from_iterable(self._groups()):
+        for mistake in itertools.chain(self._commonest(), *self._groups()):
             self.tick()
             changed = None if mistake.alone else self.base.but(mistake)
             made = [] if changed is None else [view.own(changed.kernel) for view in probes]
@@ -229,6 +229,14 @@ class PlacedSearch:
             yield displaced.constant_codes(int(code[0]))
         if len(byte) == len(code) == 1:
             yield displaced.constant_bytes(int(byte[0]), int(code[0]))
+
+    def _commonest(self) -> Iterator[Mistake]:
+        """Yield the byte that most of the scale bytes that differ are, and the code that most codes are."""
+        for part, made in ((0, displaced.constant_scales), (1, displaced.constant_codes)):
+            found = [view.got[part][~view.plain[part]] for view in self.probes if view.got is not None]
+            numbers = np.concatenate(found) if found else np.zeros(0, np.uint8)
+            if numbers.size:
+                yield made(int(np.bincount(numbers).argmax()))
 
     def place_of(self, hypothesis: Hypothesis | None) -> Place | None:
         """Return the place where a hypothesis holds; None if there is none, or none that is supported.

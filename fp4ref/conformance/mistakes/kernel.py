@@ -134,7 +134,8 @@ class Kernel:
 
     read: of the tensor, the tensor that the kernel takes it for.
     values: what becomes of the inputs first. transform: the Hadamard transform, in `turned` directions.
-    quantized: of the values [rows, columns] after the maximum was taken.
+    quantized: of the values [rows, columns] after the maximum was taken. elements: of the values before that, what is
+    scaled and encoded, where it is not what the maxima of blocks are taken of.
     amax, used: the maximum, and what the global scale is made of. report: what is returned as the maximum.
     tails: what the maxima of blocks are taken of. element_global: of the global scale, the maximum and the constants,
     the global scale that divides the elements.
@@ -164,6 +165,7 @@ class Kernel:
     used: Callable[[Floats, Values], Floats] = lambda amax, values: amax
     report: Map = same
     quantized: Map = same
+    elements: Map | None = None
     constants: Callable[[Constants], Constants] = same
     global_scale: Global
     tails: Map = same
