@@ -67,16 +67,6 @@ def _codes_elsewhere() -> Iterator[Mistake]:
 def scales_elsewhere() -> Iterator[Mistake]:
     """Yield the mistakes that the scale bytes alone are those of other rows or blocks."""
     for axis, word, bytes_ in ((0, "row", "rows of scale bytes"), (1, "block", "scale bytes along a row")):
-        for mask in MASKS if axis == 0 else MASKS[:8]:
-            pair = "2i and 2i + 1" if mask == 1 else f"i and i ^ {mask}"
-            for name, text, kept in (("", "", True), ("-zero", "; 0 where there is none", False)):
-                moved = _mistake(
-                    f"scales-of-{word}-xor-{mask}{name}",
-                    Slot.LAYOUT,
-                    f"{bytes_} {pair} are exchanged{text}",
-                    scales=partial(exchanged, mask, axis, kept),
-                )
-                yield moved if kept else replace(moved, grid=partial(exchanged, mask, axis, True))
         for count in TAILS if axis == 0 else TAILS[:3]:
             text = f"the scale bytes are those of the last {word} of the last whole group of {count} {word}s, past it"
             move = partial(_clamped, count, axis)
@@ -87,6 +77,16 @@ def scales_elsewhere() -> Iterator[Mistake]:
                 yield _mistake(name, Slot.LAYOUT, text, scales=partial(np.roll, shift=step, axis=axis))
                 text += f", where there is such a {word}"
                 yield _mistake(f"{name}-inside", Slot.LAYOUT, text, scales=partial(_within, step, axis=axis))
+        for mask in MASKS if axis == 0 else MASKS[:8]:
+            pair = "2i and 2i + 1" if mask == 1 else f"i and i ^ {mask}"
+            for name, text, kept in (("", "", True), ("-zero", "; 0 where there is none", False)):
+                moved = _mistake(
+                    f"scales-of-{word}-xor-{mask}{name}",
+                    Slot.LAYOUT,
+                    f"{bytes_} {pair} are exchanged{text}",
+                    scales=partial(exchanged, mask, axis, kept),
+                )
+                yield moved if kept else replace(moved, grid=partial(exchanged, mask, axis, True))
 
 
 def scales_used_elsewhere() -> Iterator[Mistake]:

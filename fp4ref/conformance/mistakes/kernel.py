@@ -198,6 +198,29 @@ class Kernel:
         """Return a changed copy."""
         return dataclasses.replace(self, **changes)
 
+    def same_until_bytes(self, other: Kernel) -> bool:
+        """Return True if both divide by the same bytes: at most they store them, or encode elements, otherwise."""
+        if self.search is not None or self.placed or self.other is not None or other.scales is not same:
+            return False
+        return all(
+            (mine := getattr(self, name)) is (theirs := getattr(other, name)) or mine == theirs for name in _UNTIL_BYTES
+        )
+
+
+_AFTER_BYTES = (
+    "working",
+    "used_scale",
+    "element_global",
+    "scaled",
+    "value",
+    "round",
+    "code",
+    "scales",
+    "codes",
+    "whole",
+)
+_UNTIL_BYTES = tuple(field.name for field in dataclasses.fields(Kernel) if field.name not in _AFTER_BYTES)
+
 
 def kernel_of(spec: Spec) -> Kernel:
     """Return the kernel that makes a specification's bytes. Rules: SPC-5."""

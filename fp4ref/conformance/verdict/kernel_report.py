@@ -11,6 +11,7 @@ from fp4ref.conformance.diagnosis.budget import OPERATION_SECONDS, SECONDS
 from fp4ref.conformance.diagnosis.declared_packing import diagnose_packed
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, verdict
 from fp4ref.conformance.diagnosis.operations import diagnose_operation
+from fp4ref.conformance.diagnosis.same_statement import ONE_BYTE
 from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.judge.cases import ONLY_ZEROS, Judgement
 from fp4ref.conformance.judge.excuses import Excuse
@@ -140,9 +141,18 @@ class KernelReport(Tally):
             if self._only_empty:
                 found.append("all of these have no element: a kernel that takes no such tensor is declared empty=False")
                 return "; ".join([bytes_too, *found] if bytes_too else found)
+            if self._unwritten_place:
+                return "; ".join([*found, f"what is not written is {self._unwritten_place}"])
             return "; ".join([*found, *([f"and in its bytes: {bytes_too}"] if bytes_too else [])])
         undiagnosed = self._explained() or unexplained(self.errors) or f"differs from {self.spec.name}"
         return undiagnosed if self.diagnosis is None else verdict(self.diagnosis)
+
+    @property
+    def _unwritten_place(self) -> str:
+        """The place of bytes that were not written, if nothing else is wrong: they are one byte, that of the guards."""
+        told = () if self.diagnosis is None else self.diagnosis.explanations
+        constants = all(len(one.names) == 1 and ONE_BYTE in one.names[0] for one in told)
+        return told[0].place if self.findings.keys() == {FindingKind.UNWRITTEN} and told and constants else ""
 
     @property
     def _only_empty(self) -> bool:
