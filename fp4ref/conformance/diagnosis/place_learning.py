@@ -128,13 +128,16 @@ def _about_coordinate(axis: PlaceAxis, ones: Units, zeros: Units, least: int) ->
     values, length = axis.of(ones), axis.length(ones)
     end = int((length - values).max())
     past = [modulus for modulus in predicates_of.POWERS if (values >= length // modulus * modulus).all()]
+    before = [modulus for modulus in predicates_of.POWERS if (values < length // modulus * modulus).all()]
     if axis is places.COLUMN:
         width = ones.width
         if (values >= length // width * width).all():
             yield predicates_of.partial_block()
         past = [modulus for modulus in past if least or modulus >= width]
+        before = [modulus for modulus in before if least or modulus >= width]
     if axis is not places.NUMBER:
         yield from (predicates_of.past_multiple(axis, modulus) for modulus in past)
+        yield from (predicates_of.before_multiple(axis, modulus) for modulus in before)
     if not least:
         return
     low, high = int(values.min()), int(values.max())

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fp4ref import api
 from fp4ref.conformance.families import Case
-from fp4ref.conformance.families.rules import PACKED, SPARE, dequantizing, value_rule
+from fp4ref.conformance.families.rules import NEAREST, PACKED, SPARE, dequantizing, value_rule
 from fp4ref.conformance.judge.blame import at_fault, failed
 from fp4ref.conformance.judge.compare import Tolerance, compare
 from fp4ref.conformance.judge.comparison import Comparison
@@ -167,6 +167,8 @@ def checked_rules(case: Case, declared: Declaration) -> tuple[str, ...]:
     values = (*dequantizing(case.spec, case.direction), "NUM-1", value_rule(element), value_rule(scale))
     packed, spare = PACKED[element.bits], SPARE.get(element.bits)
     packing = {PACKED[4]: packed, SPARE[4]: spare}  # families name the rules of 4 bits
+    if case.spec.stochastic:
+        others.add(NEAREST.get(element.name, ""))  # random bits decide, not the nearer code
     rules = {
         "quantize": (*(packing.get(rule, rule) for rule in case.rules if rule not in others), *layouts, packed),
         "dequantize": (*values, form.rule, PACKED[element.bits]),

@@ -1,4 +1,4 @@
-"""Operations that are rounded toward zero, or away from it, instead of to nearest: each of a stage, or all of them.
+"""Operations that are rounded toward zero, or away from it, instead of to nearest, and quotients with a limit.
 
 A stage is run on arrays that count its operations. For example, NVFP4 scales elements by x * (1 / (s * (1 / S_enc))):
 a reciprocal, a product, a division and a product, each of which a kernel may round toward zero.
@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.arithmetic import Constants
+from fp4ref.arithmetic import FLT_MAX, Constants
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of
 from fp4ref.formats import F
 
 Stage = Callable[..., Any]
 KINDS = {np.multiply: "product", np.divide: "division"}
+LIMITED = "limited"
 WAYS = (("zero", "toward zero"), ("away", "away from zero"))
 WHICH = (  # name, words, kind and place from the end; None for all
     ("last-division", "the last division", ("division", -1)),
@@ -48,6 +49,8 @@ class _Run:
         if ufunc not in KINDS or np.asarray(plain).dtype != F:
             return plain
         self.done.append(KINDS[ufunc])
+        if self.way == LIMITED:
+            return np.clip(plain, -FLT_MAX, FLT_MAX) if ufunc is np.divide else plain
         if self.chosen not in {None, len(self.done) - 1}:
             return plain
         exact = ufunc(*(np.asarray(value, np.float64) for value in inputs))
@@ -108,6 +111,17 @@ def directed() -> Iterator[Mistake]:
                     alone=True,
                     **{field: of(partial(_of_kernel, field, which, way))},
                 )
+
+
+def limited_quotients() -> Iterator[Mistake]:
+    """Quotients that are at most FLT_MAX, wherever a formula divides: a rule for scales of 0 beside another formula."""
+    yield known(
+        Slot.ENCODE,
+        "encode-limited-quotients",
+        "each quotient by which elements are scaled is at most FLT_MAX",
+        special=True,
+        scaled=of(partial(_of_kernel, "scaled", None, LIMITED)),
+    )
 
 
 def _of_kernel(field: str, which: Which, way: str, kernel: Kernel) -> Stage:
