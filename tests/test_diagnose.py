@@ -344,4 +344,35 @@ def test_right_bytes_differ_at_no_stage_when_the_time_is_over(part):
     assert not found.complete
     assert found.first_stage == {"data": "code", "scales": "scale"}[part]
     right = {finding.stage for finding in found.findings if finding.right}
-    assert right == {"data": {"amax", "scale"}, "scales": {"amax"}}[part]
+    assert right == {"data": {"amax", "scale"}, "scales": {"amax", "code"}}[part]
+
+
+def truncated_but(right, names=("normal", "nan", "block-scale-ties", "positions")):
+    """Cases under truncated scales, but for those that `right` chooses, which are the specification's."""
+    (mistake,) = (one for one in MISTAKES if one.name == "scale-codec-truncate")
+    kernel, evidence = mistake.apply(kernel_of(NVFP4)), []
+    for case in cases(NVFP4, families=names, directions=["row"], dtypes=["float32"]):
+        got = quantize(case.x, NVFP4)
+        if not right(case):
+            exhibit = Exhibit(case)
+            side = scale_side(kernel, exhibit, slice(None))
+            data = packing.pack(code_side(kernel, side), NVFP4.element.format)
+            got = got._replace(data=data, scales=side.scales)
+        evidence.append((case, got))
+    return evidence
+
+
+@pytest.mark.rule("CNF-50")
+def test_a_class_that_is_right_is_left_out_of_a_cause():
+    found = diagnose(NVFP4, "linear", truncated_but(lambda case: np.isnan(case.x).any()))
+    told = found.explanations[0]
+    assert told.text == "the block scale is truncated, but not on NaN, where no byte differs"
+    assert told.names == ("scale-codec-truncate",)
+
+
+@pytest.mark.rule("CNF-50")
+def test_one_right_result_refutes_a_cause():
+    def right(case):
+        return case.id == "normal/1/f32/row"
+
+    assert not diagnose(NVFP4, "linear", truncated_but(right), 2).explanations

@@ -632,15 +632,102 @@ def test_results_that_differ_are_evidence_whatever_was_right_before(monkeypatch)
     assert report.headline.startswith("wrong: scale byte 0xFF is decoded as infinity; ")
 
 
-@pytest.mark.rule("CNF-9", "CNF-10")
-def test_an_error_in_a_check_of_results_is_not_the_kernels(monkeypatch) -> None:
-    monkeypatch.setattr("fp4ref.conformance.subjects.calling.disagreement", broken)
-    case = next(iter(families.cases(fp4ref.NVFP4, families=["normal"])))
-    declared = Declaration()
+BREAKS = """
+import itertools
+import ml_dtypes
+import numpy as np
+import fp4ref
+from fp4ref.conformance.subjects import calling
 
-    def quantize(x):
-        q = fp4ref.quantize(x, "nvfp4").row
-        return q.data, q.scales, q.amax
+checked, calls = calling.disagreement, itertools.count()
 
-    with pytest.raises(runner.CheckFailedError, match="ValueError: broken on purpose"):
-        list(runner.run(Subject("quantize", declared, quantize), [case]))
+def broken(*args):
+    if next(calls) in {BROKEN}:
+        raise ValueError("broken on purpose")
+    return checked(*args)
+
+calling.disagreement = broken
+"""
+RIGHT = """
+@fp4ref.kernel
+def kernel(x):
+    q = fp4ref.quantize(x, "nvfp4", backend="numpy").row
+    return q.data, q.scales, q.amax
+"""
+SWAPPED = RIGHT.replace("q.data,", "q.data >> 4 | q.data << 4,")
+GEMM = """
+@fp4ref.kernel(operation="gemm", inputs=("a_data", "b_data"), outputs=("values",), to="float32")
+def kernel(a_data, b_data):
+    return np.ones((len(a_data), len(b_data)), np.float32)
+"""
+OWN_BITS = """
+@fp4ref.kernel(inputs=("x",))
+def kernel(x):
+    bits = np.random.default_rng().integers(0, 256, x.shape, np.uint8)
+    q = fp4ref.quantize(x, "nvfp4-sr", random_bits=bits, backend="numpy").row
+    return q.data, q.scales, q.amax
+"""
+
+
+def whole_run(tmp_path, text, spec, *options):
+    """Verify a kernel by the command, with every output; return both ways to print, and the other files."""
+    (tmp_path / "mine.py").write_text(text)
+    outputs = {kind: tmp_path / f"out.{kind}" for kind in ("junit", "html", "statement")}
+    paths = [word for kind, path in outputs.items() for word in (f"--{kind}", str(path))]
+    command = ["verify", "--kernel", f"{tmp_path / 'mine.py'}:kernel", "--spec", spec, "--force", *paths, *options]
+    printed, found = (CliRunner().invoke(main, [*command, *more]) for more in ([], ["--json"]))
+    assert printed.exit_code == found.exit_code
+    return printed, json.loads(found.stdout), {kind: path.read_text() for kind, path in outputs.items()}
+
+
+@pytest.mark.rule("CNF-10", "CNF-11", "CNF-22")
+@pytest.mark.parametrize(
+    ("text", "spec", "options", "kind", "status"),
+    [
+        (RIGHT, "nvfp4", ["--family", "normal"], "conforms", 0),
+        (SWAPPED, "nvfp4", ["--family", "normal"], "wrong", 1),
+        (GEMM, "nvfp4", ["--family", "dense"], "wrong", 1),
+        (OWN_BITS, "nvfp4-sr", [], "conforms", 0),
+    ],
+)
+def test_an_error_in_one_check_leaves_every_other_verdict(tmp_path, text, spec, options, kind, status) -> None:
+    """The check is named as an internal error; the other cases, the reports and the statement are whole."""
+    printed, before, _ = whole_run(tmp_path, BREAKS.replace("BROKEN", "") + text, spec, *options)
+    assert (printed.exit_code, before["verdict"]) == (status, kind)
+    assert before["internal_errors"] == []
+    printed, after, files = whole_run(tmp_path, BREAKS.replace("BROKEN", "0") + text, spec, *options)
+    assert printed.exit_code == 3
+    assert after["verdict"] == (kind if status else "not judged in whole")
+    counts = [report["coverage"]["cases" if "cases" in report["coverage"] else "calls"] for report in (before, after)]
+    assert counts[1] == counts[0] - 1
+    (error,) = after["internal_errors"]
+    assert (error["type"], error["message"]) == ("ValueError", "broken on purpose")
+    assert "in broken" in error["traceback"]
+    assert f"internal error, the {error['part']} failed: ValueError: broken on purpose" in printed.stdout
+    assert f"; an internal error left {error['part'].removeprefix('check of ')} unjudged" in after["headline"]
+    assert "in broken" in files["html"]
+    assert "broken on purpose" in ET.fromstring(files["junit"]).find(".//failure").text
+    assert "broken on purpose" in json.dumps(json.loads(files["statement"])["found"]["coverage"])
+
+
+@pytest.mark.rule("CNF-10", "CNF-11")
+@pytest.mark.parametrize("place", ["judge.cases.compare_direction", "judge.cases.at_fault", "run.runner.golden"])
+def test_errors_in_all_checks_lose_no_output(tmp_path, monkeypatch, place) -> None:
+    monkeypatch.setattr(f"fp4ref.conformance.{place}", broken)
+    printed, found, files = whole_run(tmp_path, BREAKS.replace("BROKEN", "") + SWAPPED, "nvfp4", "--family", "normal")
+    assert printed.exit_code == 3
+    assert not found["ok"]
+    assert found["internal_errors"][0]["message"] == "broken on purpose"
+    assert "in broken" in files["html"]
+    assert json.loads(files["statement"])["found"]["conforms"] is False
+
+
+@pytest.mark.rule("CNF-10")
+@pytest.mark.parametrize("place", ["product_runs.judge", "stochastic_kernel.judge_stochastic"])
+def test_errors_in_all_checks_of_other_kernels_lose_no_output(tmp_path, monkeypatch, place) -> None:
+    monkeypatch.setattr(f"fp4ref.conformance.verdict.{place}", broken)
+    text, spec = (GEMM, "nvfp4") if "product" in place else (OWN_BITS, "nvfp4-sr")
+    printed, found, _ = whole_run(tmp_path, BREAKS.replace("BROKEN", "") + text, spec)
+    assert printed.exit_code == 3
+    assert found["verdict"] == "not judged in whole"
+    assert [error["type"] for error in found["internal_errors"]] == ["ValueError"]

@@ -57,7 +57,7 @@ def check(
     smallest input that shows it, with the bytes of both, and each field of the specification whose change alone
     explains all bytes. NAME may be registered by the file of the implementation.
 
-    Exit status: 0 all cases are equal, 1 some differ.
+    Exit status: 0 all cases are equal, 1 some differ, 3 a check of this program failed.
     """
     require_no_flush("profiles check")
     spec = load_spec(name) if signature else with_names_of(target, lambda: load_spec(name))
@@ -75,7 +75,7 @@ def check(
         click.echo(json.dumps(found.to_json(), indent=1, allow_nan=False))
     else:
         _print(found)
-    raise SystemExit(0 if found.equal else 1)
+    raise SystemExit(found.report.unchecked.status(0 if found.equal else 1))
 
 
 def _on_trial(target: str, signature: str | None, spec: Spec, options: RunOptions) -> Subject:
@@ -103,7 +103,8 @@ def _print(found: ProfileCheck) -> None:
         click.echo(f"explained by one field: {change.field} is {change.theirs}, not {change.ours}")
     if total and not found.equal and not found.fields:
         click.echo("no change of a single field explains all bytes")
-    click.echo(report.headline)
+    for line in (*map(str, report.errors), report.headline):
+        click.echo(line)
 
 
 def _print_difference(found: SmallestDifference) -> None:

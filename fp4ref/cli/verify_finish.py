@@ -46,7 +46,7 @@ def finish(report: KernelReport, runs: Iterable[Run], choice: Choice, step: Call
             if endless and len(report.failures) == 1 and report.failures[0].case is item.case:
                 save_first(report, choice.save_case, force=choice.pages.force)  # at once: such a run may be killed
     except SIGNALS as ending:
-        if not report.cases or choice.case is not None:
+        if not (report.cases or report.unchecked) or choice.case is not None:
             raise
         report.stopped, report.cut = STOPPED, Ending.of(ending, endless=endless)
     if choice.case is not None:
@@ -73,4 +73,4 @@ def finish(report: KernelReport, runs: Iterable[Run], choice: Choice, step: Call
         if choice.given & SEEDED and report.failures:
             out.print(see_again("--case", report.failures[0].case.id), markup=False, soft_wrap=True)
     delayed.end()
-    return ending_status(report.kind.status, report.cut)
+    return ending_status(report.status, report.cut)

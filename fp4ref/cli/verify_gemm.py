@@ -58,7 +58,7 @@ def check_gemm(
     )
     if choice.case is None:
         recent.remember(choice.target, spec, report.failing)
-    if choice.case is not None and not (report.judgements or report.findings or report.skipped):
+    if choice.case is not None and not (report.judgements or report.findings or report.skipped or report.unchecked):
         raise DomainError("verify", f"no case {choice.case!r}", "the ID of a case, as a report prints it", "CNF-2")
     delayed = Delayed()
     if choice.statement is not None and report.cut is None:
@@ -76,7 +76,7 @@ def check_gemm(
         if choice.given & SEEDED and report.failing:
             console().print(see_again("--case", report.failing[0]), markup=False, soft_wrap=True)
     delayed.end()
-    return status(report.kind.status, report.cut)
+    return status(report.status, report.cut)
 
 
 def _print(report: ProductReport, limit: int) -> None:

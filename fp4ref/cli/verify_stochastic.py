@@ -54,4 +54,4 @@ def check_stochastic(
             again = see_again("--seed", str(report.seed + report.seeds - 1))
             out.print(printable(again), markup=False, soft_wrap=True)
     delayed.end()
-    return status(report.kind.status, report.cut)
+    return status(report.status, report.cut)

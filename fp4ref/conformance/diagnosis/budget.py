@@ -22,6 +22,7 @@ class Share(Enum):
     SINGLE = 0.4  # no mistake, or one
     SPECIAL = 0.5  # one, in which special values count
     PLACED = 0.52  # one that holds in one place
+    EARLY_PAIRS = 0.62  # two, each in its place, before anything inside the place of all that differs
     STAGES = 0.7  # each stage on its own
     PLACED_PAIRS = 0.72  # two, each in its place
     PAIR_OR_MEASURED = 0.75  # two, where something was measured that explains all as well

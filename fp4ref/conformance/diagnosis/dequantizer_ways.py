@@ -14,6 +14,7 @@ from fp4ref.conformance.diagnosis.dequantizing import PAST_END, Form, Way, inner
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.mistakes.gathered_rows import EXCHANGES, GATHERS, Gather
 from fp4ref.conformance.mistakes.kernel import Map
+from fp4ref.conformance.mistakes.pitches import BYTE_PITCHES, PITCHES, BytePitch, Pitch, taken_at
 from fp4ref.conformance.mistakes.readers import ScaleReader, scale_readers, unreduced
 from fp4ref.conformance.mistakes.record import NARROW, Slot, cut_bfloat16
 from fp4ref.conformance.subjects.subject import Declaration, poisoned
@@ -28,6 +29,7 @@ def ways(declared: Declaration, spec: Spec) -> Iterator[Way]:
     yield from _packing(declared, spec)
     for name, text, change in _scale_bytes(spec.scale.format is E8M0):
         yield Way(name, Slot.SCALE_CODEC, text, partial(_other_scales, change))
+    yield from _pitches(spec)
     yield from _rows(spec)
     yield from _padded_rows(layout(declared.scale_layout))
     if spec.global_scale is not Granularity.NONE:
@@ -61,6 +63,34 @@ def _packing(declared: Declaration, spec: Spec) -> Iterator[Way]:
     for name, text, place in unreduced(layout(declared.scale_layout)):
         for mode in PAST_END:
             yield Way(f"{name}-{mode}", Slot.LAYOUT, text, partial(read_at, place, mode), alone=True)
+
+
+def _pitches(spec: Spec) -> Iterator[Way]:
+    """Yield rows of codes, or of scales, that are read at another pitch than theirs; past the end zeros follow."""
+    for name, text, apart in BYTE_PITCHES:
+        yield Way(
+            f"data-pitch-{name}",
+            Slot.PACKING,
+            f"rows of data are read {text} apart",
+            partial(_data_at, apart),
+            alone=True,
+        )
+    said = "rows of scale bytes are read at the pitch of"
+    for name, text, pitch in PITCHES:
+        yield Way(f"scales-{name}", Slot.LAYOUT, f"{said} {text}", partial(_scales_at, pitch), alone=True)
+    text = f"{said} their whole blocks, without a partial one"
+    yield Way("scales-pitch-whole", Slot.LAYOUT, text, partial(_scales_at, None), alone=True)
+
+
+def _data_at(apart: BytePitch, case: Case, declared: Declaration, q: DirectionData) -> DirectionData:
+    rows, columns = case.matrix
+    return q._replace(data=taken_at(apart(rows, columns, q.data.shape[1]), q.data))
+
+
+def _scales_at(pitch: Pitch | None, case: Case, declared: Declaration, q: DirectionData) -> DirectionData:
+    (rows, columns), width = case.matrix, case.spec.block.columns
+    apart = columns // width if pitch is None else pitch(rows, q.scales.shape[1], width)
+    return q._replace(scales=taken_at(apart, q.scales))
 
 
 def _rows(spec: Spec) -> Iterator[Way]:

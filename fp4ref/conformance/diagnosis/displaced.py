@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, Map, Values, over_block, same
-from fp4ref.conformance.mistakes.record import Mistake, Slot, known
+from fp4ref.conformance.mistakes.record import Mistake, Slot, has_global, known
 from fp4ref.formats import Codec, Codes, Floats
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -67,16 +67,6 @@ def _codes_elsewhere() -> Iterator[Mistake]:
 def scales_elsewhere() -> Iterator[Mistake]:
     """Yield the mistakes that the scale bytes alone are those of other rows or blocks."""
     for axis, word, bytes_ in ((0, "row", "rows of scale bytes"), (1, "block", "scale bytes along a row")):
-        for mask in MASKS if axis == 0 else MASKS[:8]:
-            pair = "2i and 2i + 1" if mask == 1 else f"i and i ^ {mask}"
-            for name, text, kept in (("", "", True), ("-zero", "; 0 where there is none", False)):
-                moved = _mistake(
-                    f"scales-of-{word}-xor-{mask}{name}",
-                    Slot.LAYOUT,
-                    f"{bytes_} {pair} are exchanged{text}",
-                    scales=partial(exchanged, mask, axis, kept),
-                )
-                yield moved if kept else replace(moved, grid=partial(exchanged, mask, axis, True))
         for count in TAILS if axis == 0 else TAILS[:3]:
             text = f"the scale bytes are those of the last {word} of the last whole group of {count} {word}s, past it"
             move = partial(_clamped, count, axis)
@@ -87,6 +77,16 @@ def scales_elsewhere() -> Iterator[Mistake]:
                 yield _mistake(name, Slot.LAYOUT, text, scales=partial(np.roll, shift=step, axis=axis))
                 text += f", where there is such a {word}"
                 yield _mistake(f"{name}-inside", Slot.LAYOUT, text, scales=partial(_within, step, axis=axis))
+        for mask in MASKS if axis == 0 else MASKS[:8]:
+            pair = "2i and 2i + 1" if mask == 1 else f"i and i ^ {mask}"
+            for name, text, kept in (("", "", True), ("-zero", "; 0 where there is none", False)):
+                moved = _mistake(
+                    f"scales-of-{word}-xor-{mask}{name}",
+                    Slot.LAYOUT,
+                    f"{bytes_} {pair} are exchanged{text}",
+                    scales=partial(exchanged, mask, axis, kept),
+                )
+                yield moved if kept else replace(moved, grid=partial(exchanged, mask, axis, True))
 
 
 def scales_used_elsewhere() -> Iterator[Mistake]:
@@ -151,20 +151,36 @@ def constant_bytes(byte: int, code: int) -> Mistake:
     )
 
 
-def after_maxima(mistake: Mistake) -> Mistake:
-    """Return a mistake in the input or the transform as it is where the tensor's maxima are right."""
+LATER = (  # name, text, who sees the change: maxima of blocks, elements
+    ("after-amax", "; the amax of the tensor is that of x", True, True),
+    ("elements", ", where elements are scaled only: maxima are those of x", False, True),
+    ("maxima", ", where block maxima are taken only: the amax and the elements are those of x", True, False),
+)
 
-    def apply(kernel: Kernel) -> Kernel | None:
-        changed = mistake.apply(kernel)
-        if changed is None or changed.turned != kernel.turned:
-            return None
-        if mistake.stage is Slot.HADAMARD:
-            return changed.but(amax=partial(_untouched, kernel.amax, kernel.transform))
-        if kernel.transform is not None or changed.values is kernel.values:
-            return None
-        return kernel.but(quantized=partial(done_after, kernel.quantized, changed.values), whole=changed.whole)
 
-    return Mistake(mistake.name, mistake.stage, mistake.text, apply, mistake.special)
+def later(mistake: Mistake) -> Iterator[Mistake]:
+    """Yield a mistake in the input or the transform as it is where only later stages see it.
+
+    For example, the last row is taken as zeros after the tensor's amax was taken; or inputs are rounded to bfloat16
+    where they are scaled, and all maxima are those of x.
+    """
+    for name, text, maxima, elements in LATER:
+        apply = partial(_later, mistake, maxima, elements)
+        yield Mistake(f"{mistake.name}-{name}", mistake.stage, f"{mistake.text}{text}", apply, mistake.special)
+
+
+def _later(mistake: Mistake, maxima: bool, elements: bool, kernel: Kernel) -> Kernel | None:
+    changed = mistake.apply(kernel)
+    if changed is None or changed.turned != kernel.turned or (elements and maxima and not has_global(kernel)):
+        return None
+    if mistake.stage is Slot.HADAMARD:
+        return changed.but(amax=partial(_untouched, kernel.amax, kernel.transform)) if maxima and elements else None
+    if kernel.transform is not None or changed.values is kernel.values:
+        return None
+    done = partial(done_after, kernel.quantized, changed.values)
+    if not maxima:
+        return kernel.but(elements=done, whole=changed.whole)
+    return kernel.but(quantized=done, elements=None if elements else kernel.quantized, whole=changed.whole)
 
 
 def _untouched(

@@ -181,6 +181,16 @@ class Item(Classified):
             return np.ones((self.rows, self.columns), np.bool_)
         return np.asarray((codes != code_side(kernel_of(self.spec), self.base)) & self._inside)
 
+    def differs_on(self, kind: Special) -> bool:
+        """Return True if a byte of a class of special input is not the specification's, or the amax of such a case."""
+        if kind not in self.kinds():
+            return False
+        if not Part(self, EVERY, EVERY, tier=True).amax_matches(self.kernel, self.base):
+            return True
+        if kind is Special.MINUS_ZERO:
+            return bool((self.wrong_codes & self.minus_zero).any())
+        return bool((self.wrong & (self.classes == 1 + list(Special).index(kind))).any())
+
     @property
     def differing(self) -> int:
         """Count of blocks that differ; of all of them where the maxima do."""
@@ -222,9 +232,16 @@ class Part:
     def side(self, kernel: Kernel) -> ScaleSide | None:
         """Return a kernel up to its scales; None where it means nothing."""
         try:
+            if kernel.same_until_bytes(self.item.kernel):
+                return self._base._replace(scales=kernel.scales(self._base.scales))
             return scale_side(kernel, self.item.exhibit, self.rows, self.columns)
         except FAILURES:
             return None
+
+    @cached_property
+    def _base(self) -> ScaleSide:
+        """The specification's own result."""
+        return scale_side(self.item.kernel, self.item.exhibit, self.rows, self.columns)
 
     def scales_match(self, kernel: Kernel, side: ScaleSide, reader: ScaleReader) -> bool:
         """Return True if maxima and scale bytes are the candidate's."""

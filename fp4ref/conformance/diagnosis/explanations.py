@@ -18,7 +18,8 @@ class Explanation:
 
     names: of the mistakes in the library, or `profile NAME`. stage: the first one. text: a sentence. except_on: classes
     of special input whose bytes it does not make; empty: it makes every byte. place: where it holds, in words; empty:
-    everywhere. differs: what a profile does otherwise than the specification.
+    everywhere. differs: what a profile does otherwise than the specification. spared: it would change bytes of some
+    classes of which none differs; the sentence leaves them out.
     """
 
     names: tuple[str, ...]
@@ -28,6 +29,7 @@ class Explanation:
     profile: str | None = None
     place: str = ""
     differs: str = ""
+    spared: bool = False
 
     @property
     def complete(self) -> bool:

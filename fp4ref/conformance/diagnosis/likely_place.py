@@ -37,7 +37,8 @@ def confined(seen: Sequence[tuple[Tensor, Bools]], width: int) -> Place:
     """Return where units that differ are: first which rows and blocks, then which tensors of those that have such.
 
     seen: cases, and which blocks [rows, blocks] of each differ. Rows and blocks are compared within the tensors that
-    fail, tensors within the families that fail.
+    fail, tensors within the families that fail. A place that a tensor without a difference has, too, is told only if
+    there is no other.
 
     Rules: CNF-44.
     """
@@ -46,7 +47,8 @@ def confined(seen: Sequence[tuple[Tensor, Bools]], width: int) -> Place:
         return EVERYWHERE
     families = {family_of(case) for case, _ in failed}
     samples = [_units(*pair, width) for pair in failed if not pair[1].all()]
-    inside = likeliest(recorded(samples), about_tensor=False) if samples else EVERYWHERE
+    passing = [_all_units(*pair, width) for pair in seen if not pair[1].any()]
+    inside = likeliest(recorded(samples), about_tensor=False, passing=passing) if samples else EVERYWHERE
     related = [pair for pair in seen if family_of(pair[0]) in families]
     compared = [_whole(*pair, width) for pair in related if _any(inside, *pair, width)]
     tensors = likeliest(joined(compared), about_tensor=True)
@@ -58,9 +60,13 @@ def _whole(case: Tensor, wrong: Bools, width: int) -> tuple[Units, Bools]:
     return units_of(case, width, zero, zero), np.array([bool(wrong.any())])
 
 
-def _any(place: Place, case: Tensor, wrong: Bools, width: int) -> bool:
+def _all_units(case: Tensor, wrong: Bools, width: int) -> Units:
     row, block = np.arange(wrong.shape[0])[:, None], np.arange(wrong.shape[1])[None]
-    return bool(place.holds(units_of(case, width, row, block * width)).any())
+    return units_of(case, width, row, block * width)
+
+
+def _any(place: Place, case: Tensor, wrong: Bools, width: int) -> bool:
+    return bool(place.holds(_all_units(case, wrong, width)).any())
 
 
 def _units(case: Tensor, wrong: Bools, width: int) -> list[tuple[Units, Bools]]:

@@ -20,7 +20,7 @@ WORDS["columns"] = "padding columns are", "padding columns repeat"
 
 
 class Padding(NamedTuple):
-    """The content of the padding: one byte, or the scales at an edge.
+    """The content of the padding: one byte, the scales at an edge, or those that follow in memory.
 
     where: all, rows below or columns behind. corner: these have it where both are, too.
     """
@@ -30,12 +30,17 @@ class Padding(NamedTuple):
     edge: bool = False
     where: str = ""
     corner: bool = False
+    follows: bool = False
 
     def filled(self, scales: Codes, shape: tuple[int, int]) -> Codes:
         """Return scales [rows, blocks] with padding up to a shape."""
         rows, blocks = scales.shape
         edges = ((0, shape[0] - rows), (0, shape[1] - blocks))
-        made: Codes = np.pad(scales, edges, "edge") if self.edge else np.pad(scales, edges, constant_values=self.byte)
+        if self.follows:
+            flat = np.append(scales.reshape(-1), np.zeros(shape[1], np.uint8))
+            made: Codes = flat[np.arange(rows)[:, None] * blocks + np.arange(shape[1])]
+            return np.pad(made, ((0, shape[0] - rows), (0, 0)))
+        made = np.pad(scales, edges, "edge") if self.edge else np.pad(scales, edges, constant_values=self.byte)
         if self.where and not self.corner:
             made[rows:, blocks:] = 0
         if self.where == "rows":
@@ -47,6 +52,7 @@ class Padding(NamedTuple):
 
 def paddings(numbers: Sequence[int]) -> Iterator[Padding]:
     """Yield what the padding may be instead of zeros. numbers: the bytes that come into question."""
+    yield Padding("padding columns hold the first scales of the next row instead of 0", follows=True)
     for where, (are, repeat) in WORDS.items():
         for corner in (False, True) if where else (False,):
             for byte in numbers:

@@ -128,13 +128,16 @@ def _about_coordinate(axis: PlaceAxis, ones: Units, zeros: Units, least: int) ->
     values, length = axis.of(ones), axis.length(ones)
     end = int((length - values).max())
     past = [modulus for modulus in predicates_of.POWERS if (values >= length // modulus * modulus).all()]
+    before = [modulus for modulus in predicates_of.POWERS if (values < length // modulus * modulus).all()]
     if axis is places.COLUMN:
         width = ones.width
         if (values >= length // width * width).all():
             yield predicates_of.partial_block()
         past = [modulus for modulus in past if least or modulus >= width]
+        before = [modulus for modulus in before if least or modulus >= width]
     if axis is not places.NUMBER:
         yield from (predicates_of.past_multiple(axis, modulus) for modulus in past)
+        yield from (predicates_of.before_multiple(axis, modulus) for modulus in before)
     if not least:
         return
     low, high = int(values.min()), int(values.max())
@@ -193,10 +196,11 @@ def _cover(candidates: Sequence[Predicate], given: Labelled) -> Place | None:
     return None if best is None else Place(tuple(candidates[index] for index in best[1]))
 
 
-def likeliest(given: Labelled, *, about_tensor: bool) -> Place:
+def likeliest(given: Labelled, *, about_tensor: bool, passing: Sequence[Units] = ()) -> Place:
     """Return the one predicate that best confines the units labelled, among which others may be; or everywhere.
 
     A predicate that leaves out fewer than half of the units does not count, nor one that chance may have brought about.
+    passing: units of tensors of which nothing differs; a predicate that holds for none of them comes first.
 
     Rules: CNF-44.
     """
@@ -208,8 +212,9 @@ def likeliest(given: Labelled, *, about_tensor: bool) -> Place:
         if predicate.about_tensor != about_tensor or 2 * held.sum() > held.size:
             continue
         if concentration(predicate, given) >= predicate.bits + MARGIN:
-            found.append((-held.sum(), -predicate.bits, -number, predicate))
-    best = max(found, key=lambda item: item[:3], default=None)
+            refuted = any(np.any(predicate.holds(units)) for units in passing)
+            found.append((not refuted, -held.sum(), -predicate.bits, -number, predicate))
+    best = max(found, key=lambda item: item[:4], default=None)
     return places.EVERYWHERE if best is None else Place((best[-1],))
 
 

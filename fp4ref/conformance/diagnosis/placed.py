@@ -37,6 +37,7 @@ PROBES = 12  # views on which every mistake is tried first
 CUT = 16  # rows of a large case on which a mistake is tried before the whole
 KEPT = 8  # possible mistakes of a group whose place is learnt
 PAIR_PROBES = 6  # views on which it is seen what a mistake explains of the whole
+GLANCES = 3  # of these, after which one that explains nothing is dropped
 PAIRS = 12  # pairs of mistakes that are tried on all views
 SHARE = 0.05  # of the blocks that differ, which each of two mistakes explains at least
 LEAST = 8  # blocks that differ, below which two mistakes are not blamed together
@@ -146,7 +147,7 @@ class PlacedSearch:
         yield known
         if scales and self.spec.block.rows > 1:
             yield displaced.maxima_of_some_rows()
-        yield (displaced.after_maxima(m) for m in known if m.stage in {Slot.INPUT, Slot.HADAMARD})
+        yield itertools.chain.from_iterable(displaced.later(m) for m in known if m.stage in {Slot.INPUT, Slot.HADAMARD})
         if codes and not scales:
             yield (m for each in known if each.stage in {Slot.CODE, Slot.SIGN} for m in displaced.of_sign(each))
         if codes:
@@ -164,11 +165,16 @@ class PlacedSearch:
         if total < LEAST:
             return []
         useful: list[tuple[Mistake, Bools]] = []
-        for mistake in itertools.chain.from_iterable(self._groups()):
+        for mistake in itertools.chain(self._commonest(), *self._groups()):
             self.tick()
             changed = None if mistake.alone else self.base.but(mistake)
-            made = [] if changed is None else [view.own(changed.kernel) for view in probes]
-            if changed is None or any(own is None for own in made):
+            made: list[Bools | None] = []
+            for view, bad in zip(probes if changed is not None else (), wrong, strict=False):
+                made.append(None if changed is None else view.own(changed.kernel))
+                seen = [own[bad].any() for own, bad in zip(made, wrong, strict=False) if own is not None]
+                if made[-1] is None or (len(made) == GLANCES and not any(seen)):
+                    break
+            if len(made) < len(probes) or any(own is None for own in made):
                 continue
             held = np.concatenate([own[bad] for own, bad in zip(made, wrong, strict=True) if own is not None])
             if SHARE * total <= np.count_nonzero(held) < total:
@@ -229,6 +235,14 @@ class PlacedSearch:
             yield displaced.constant_codes(int(code[0]))
         if len(byte) == len(code) == 1:
             yield displaced.constant_bytes(int(byte[0]), int(code[0]))
+
+    def _commonest(self) -> Iterator[Mistake]:
+        """Yield the byte that most of the scale bytes that differ are, and the code that most codes are."""
+        for part, made in ((0, displaced.constant_scales), (1, displaced.constant_codes)):
+            found = [view.got[part][~view.plain[part]] for view in self.probes if view.got is not None]
+            numbers = np.concatenate(found) if found else np.zeros(0, np.uint8)
+            if numbers.size:
+                yield made(int(np.bincount(numbers).argmax()))
 
     def place_of(self, hypothesis: Hypothesis | None) -> Place | None:
         """Return the place where a hypothesis holds; None if there is none, or none that is supported.

@@ -12,6 +12,7 @@ from fp4ref.conformance.diagnosis.explanations import Explanation
 from fp4ref.conformance.diagnosis.hypotheses import ORDER, Hypothesis
 from fp4ref.conformance.diagnosis.padding import padding_text, spare_text
 from fp4ref.conformance.diagnosis.profile_words import differences
+from fp4ref.conformance.diagnosis.special_input import Special
 from fp4ref.conformance.diagnosis.turned_codes import FILLING
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
 from fp4ref.conformance.mistakes.kernel import kernel_of
@@ -28,7 +29,12 @@ SPARE = {4: ("spare-nibble", "spare nibbles are not zero"), 6: ("spare-bits", "s
 def told(
     spec: Spec, items: Sequence[Item], hypothesis: Hypothesis, except_on: tuple[str, ...], *, in_padding: bool
 ) -> Explanation:
-    """Return a hypothesis in words. in_padding: padding of the scales is not zero, where it has them stored."""
+    """Return a hypothesis in words. in_padding: padding of the scales is not zero, where it has them stored.
+
+    A class of special input that it would change, and of which no byte differs, is left out of the cause.
+
+    Rules: CNF-50.
+    """
     differs = ""
     said = [(mistake.name, mistake.stage, _located(mistake)) for mistake in hypothesis.mistakes]
     main = [part for part, mistake in zip(said, hypothesis.mistakes, strict=True) if not mistake.special]
@@ -50,7 +56,10 @@ def told(
     names, stages, texts = zip(*parts, strict=True) if parts else ((), (), ())
     stage = min(stages, key=ORDER.index).value if stages else ""
     place = "; ".join(dict.fromkeys(mistake.place for mistake in hypothesis.mistakes if mistake.place))
-    return Explanation(tuple(names), stage, "; ".join(texts), except_on, hypothesis.profile, place, differs)
+    spared = [kind for kind in except_on if not any(item.differs_on(Special(kind)) for item in items)]
+    text = "; ".join(texts) + (f", but not on {', '.join(spared)}, where no byte differs" if spared else "")
+    left = tuple(kind for kind in except_on if kind not in spared)
+    return Explanation(tuple(names), stage, text, left, hypothesis.profile, place, differs, bool(spared))
 
 
 def _fills_spare_bits(name: str) -> bool:

@@ -76,12 +76,15 @@ class Session:
         found = self._cheapest(ordinary, (0, 1)) or self._placed(tier=False)
         if any(place.about_size for one in found for place, _ in one.kernel.placed):  # what needs no place comes first
             found = [one for one in self._composed(ordinary.parts) if one.cost == 1] or found
+        found = found or self._placed_pairs(Share.EARLY_PAIRS)
         inside = None if found else self._inside()
         if inside is not None and inside.explanations:
             return inside
         composed = [] if found else self._composed(ordinary.parts)
         whole = [hypothesis for hypothesis in composed if hypothesis.cost == 1 and not hypothesis.measured]
-        found = found or whole or self._placed_pairs()  # one cause everywhere before two in two places
+        found = (
+            found or whole or self._placed_pairs(Share.PLACED_PAIRS)
+        )  # one cause everywhere before two in two places
         if inside is not None and not found:
             return inside
         measured = [hypothesis for hypothesis in composed if hypothesis.measured]
@@ -158,11 +161,11 @@ class Session:
         found = self._in_time(search.hypotheses) or self._in_time(search.of_values)
         return sorted(found, key=lambda hypothesis: sum(place.bits for place, _ in hypothesis.kernel.placed))
 
-    def _placed_pairs(self) -> list[Hypothesis]:
+    def _placed_pairs(self, share: Share) -> list[Hypothesis]:
         """Two mistakes that hold in two places."""
-        if self.within or not self._many() or not self.earlier.paired:
+        if self.within or not self._many() or not (self.earlier.paired and self.tried.paired):
             return []
-        search = PlacedSearch(self.spec, self.items, False, self._ticking(Share.PLACED_PAIRS))
+        search = PlacedSearch(self.spec, self.items, False, self._ticking(share))
         found = self._in_time(search.pairs)
         self.tried.paired = search.paired
         return found
@@ -225,9 +228,11 @@ class Session:
         return found
 
     def _composed(self, parts: Sequence[Part]) -> list[Hypothesis]:
-        """Return hypotheses that were found stage by stage, if together they explain all bytes."""
-        stagewise = self._by_stages(parts)
-        return [h for h in stagewise.composed if all(h.explains(item, False) for item in self.items)]
+        """Return hypotheses that were found stage by stage, if together they explain all bytes; none of 4over6."""
+        if self.spec.four_over_six is not None:
+            return []
+        found = self._by_stages(parts).composed
+        return [h for h in found if all(h.explains(item, False) for item in self.items)]
 
     def _by_stages(self, parts: Sequence[Part]) -> Stagewise:
         if self.stagewise is None:
@@ -251,9 +256,9 @@ class Session:
                 continue  # with the rules for special values that it needs, it would assume more
             full, rest = rules.completed(hypothesis)
             least = least if rest else min(least, full.cost)
-            (partial if rest else explanations).append(self._told(full, rest))
+            (explanations if (told := self._told(full, rest)).complete else partial).append(told)
         self.complete &= rules.complete
-        explanations.sort(key=lambda explanation: len(explanation.names))
+        explanations.sort(key=lambda explanation: (explanation.spared, len(explanation.names)))
         partial.sort(key=lambda explanation: (len(explanation.except_on), len(explanation.names)))
         return self._with(explanations, partial)
 
@@ -270,8 +275,8 @@ class Session:
             kept.setdefault(explanation.names, explanation)
         told = tuple(kept.values())
         if told:
-            least = min(len(explanation.names) for explanation in told)
-            told = tuple(explanation for explanation in told if len(explanation.names) == least)
+            least = min((explanation.spared, len(explanation.names)) for explanation in told)
+            told = tuple(each for each in told if (each.spared, len(each.names)) == least)
         if told:
             by = [self.made_by.get(explanation.names) for explanation in told]
             kept_by = distinct(self.spec, self.items, [one for one in by if one is not None])

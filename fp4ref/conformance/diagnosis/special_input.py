@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.readings import Readings
 from fp4ref.conformance.judge.excuses import per_block
-from fp4ref.conformance.mistakes.kernel import ScaleSide, kernel_of
+from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.sides import EVERY, CaseLike, scale_side
 from fp4ref.formats import F
 from fp4ref.hadamard import POINTS
@@ -50,9 +50,14 @@ class Classified(Readings):
         self.least = least
 
     @cached_property
+    def kernel(self) -> Kernel:
+        """The kernel that makes the specification's bytes."""
+        return kernel_of(self.spec)
+
+    @cached_property
     def base(self) -> ScaleSide:
         """The specification's own result for the case, up to its scales."""
-        return scale_side(kernel_of(self.spec), self.exhibit, EVERY)
+        return scale_side(self.kernel, self.exhibit, EVERY)
 
     @cached_property
     def classes(self) -> NDArray[np.uint8]:

@@ -81,7 +81,8 @@ def by_stages(spec: Spec, items: Sequence[Item], parts: Sequence[Part], deadline
         scales = found(explained_scales, start) or [base] * (
             start is base and all(right_scales(item) for item in items)
         )
-        codes = found(explained_codes, scales[0] if scales else start)
+        unmoved = not scales and not any(item.wrong_codes.any() for item in items)
+        codes = [base] if unmoved else found(explained_codes, scales[0] if scales else start)
         if scales and codes:
             break
     for told in found(_global_scales, start) if maxima and not scales else ():

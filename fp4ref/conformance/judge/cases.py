@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from fp4ref import api
 from fp4ref.conformance.families import Case
-from fp4ref.conformance.families.rules import PACKED, SPARE, dequantizing, value_rule
+from fp4ref.conformance.families.rules import NEAREST, PACKED, SPARE, dequantizing, value_rule
 from fp4ref.conformance.judge.blame import at_fault, failed
 from fp4ref.conformance.judge.compare import Tolerance, compare
 from fp4ref.conformance.judge.comparison import Comparison
 from fp4ref.conformance.judge.excuses import Tile
 from fp4ref.conformance.judge.hadamard_stages import accepts_amax, accepts_block, within_bound
 from fp4ref.conformance.judge.result_stages import broken, differing
+from fp4ref.conformance.subjects.failures import internal
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
 from fp4ref.conformance.subjects.packed import padding_fault
 from fp4ref.conformance.subjects.subject import Declaration, expected_values, golden, normalised, signs, transform_input
@@ -39,7 +40,7 @@ BROKEN = frozenset(FindingKind) - {
     FindingKind.OVERWRITTEN,
     FindingKind.CONCURRENT,
     FindingKind.NOT_TRIED,  # again
-    FindingKind.INTERNAL,  # which ends the run
+    FindingKind.INTERNAL,  # likewise, or of this call
 }  # findings that leave nothing to compare
 
 
@@ -108,12 +109,19 @@ class Zeros:
 
 
 def judge(case: Case, outcome: Outcome, declared: Declaration, expected: DirectionData | None = None) -> Judgement:
-    """Compare what a kernel made of a case with what the specification does.
+    """Compare what a kernel made of a case with what the specification does; an error in it costs this case only.
 
     expected: the golden model's bytes, if they are there already.
 
-    Rules: CNF-1, CNF-3, CNF-9, CNF-22.
+    Rules: CNF-1, CNF-3, CNF-9, CNF-10, CNF-22.
     """
+    try:
+        return _judged(case, outcome, declared, expected)
+    except Exception as error:  # noqa: BLE001 - the verdict on other cases stands
+        return Judgement(case, None, internal(error), ())
+
+
+def _judged(case: Case, outcome: Outcome, declared: Declaration, expected: DirectionData | None) -> Judgement:
     finding, rules = outcome.finding, checked_rules(case, declared)
     nothing = outcome.data is None and outcome.values is None
     if finding is not None and (finding.kind in BROKEN or nothing):
@@ -159,6 +167,8 @@ def checked_rules(case: Case, declared: Declaration) -> tuple[str, ...]:
     values = (*dequantizing(case.spec, case.direction), "NUM-1", value_rule(element), value_rule(scale))
     packed, spare = PACKED[element.bits], SPARE.get(element.bits)
     packing = {PACKED[4]: packed, SPARE[4]: spare}  # families name the rules of 4 bits
+    if case.spec.stochastic:
+        others.add(NEAREST.get(element.name, ""))  # random bits decide, not the nearer code
     rules = {
         "quantize": (*(packing.get(rule, rule) for rule in case.rules if rule not in others), *layouts, packed),
         "dequantize": (*values, form.rule, PACKED[element.bits]),

@@ -18,6 +18,7 @@ NOT_RUN = "no case of it was run"
 LISTED = 12  # families of one reason that a line of text names
 NOT_ASKED = "not asked for"
 ONCE = {"state between calls": "no --repeat"}  # among the things that are not judged
+UNCHECKED = "a check of this program failed in all of its cases"
 BROKE = "the kernel broke down in all of its cases"
 
 

@@ -7,6 +7,7 @@ from fp4ref.conformance.mistakes.block_choices import BLOCK_CHOICES
 from fp4ref.conformance.mistakes.block_maxima import BLOCK_MAXIMA
 from fp4ref.conformance.mistakes.choices import CHOICES
 from fp4ref.conformance.mistakes.data_readers import DATA_READERS
+from fp4ref.conformance.mistakes.directed import directed, limited_quotients
 from fp4ref.conformance.mistakes.directions import directions
 from fp4ref.conformance.mistakes.divisions import DIVISIONS
 from fp4ref.conformance.mistakes.elements import ELEMENTS
@@ -33,6 +34,8 @@ OWN = collect(
     ELEMENTS,
     randomness(),
     DIVISIONS,
+    directed(),
+    limited_quotients(),
     block_scale(),
     global_scale(),
     scale_codec(),

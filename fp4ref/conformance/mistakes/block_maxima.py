@@ -14,6 +14,7 @@ from fp4ref.conformance.mistakes.maxima_of_blocks import (
     absolute_block,
     averaged,
     block_of,
+    by_bits,
     forgetting,
     from_the_first,
     grouped,
@@ -99,6 +100,17 @@ OTHER_VALUES = (
             block_amax=maxima,
         )
         for name, maxima in (("plain", plain_block), ("zero", plain_from_zero))
+    ),
+    *(
+        block(
+            f"block-bits-{name}",
+            f"block maxima compare the bits of x, its sign among them, as {words}",
+            block_amax=partial(by_bits, kind),
+        )
+        for name, words, kind in (
+            ("unsigned", "unsigned integers: a negative element is larger than any positive one", np.uint32),
+            ("signed", "signed integers: a negative element counts only where no other is", np.int32),
+        )
     ),
     block("block-absolute", "block maxima are |max x| instead of max |x|", block_amax=absolute_block),
 )

@@ -52,6 +52,11 @@ def _of_changed(change: Map, scaled: ElementForm, x: Floats, s: Floats, g: Float
     return np.asarray(scaled(change(x), s, g, k), F)
 
 
+def _where_finite(changed: ElementForm, own: ElementForm, x: Floats, s: Floats, g: Floats, k: ar.Constants) -> Floats:
+    made = np.asarray(changed(x, s, g, k), F)
+    return np.where(np.isfinite(made), made, np.asarray(own(x, s, g, k), F))
+
+
 def _zeros_alone(scaled: ElementForm, x: Floats, s: Floats, g: Floats, k: ar.Constants) -> Floats:
     largest = np.fmax.reduce(np.abs(x), axis=(2, 3), keepdims=True, initial=F(0))
     return np.where(largest == 0, F(0), np.asarray(scaled(x, s, g, k), F))
@@ -192,6 +197,12 @@ POWERS_OF_TWO = (
 )
 
 LIMITS = (
+    encode(
+        "encode-finite-only",
+        "where that is not finite, elements are scaled as the specification says",
+        special=True,
+        scaled=of(lambda kernel: partial(_where_finite, kernel.scaled, kernel.spec.arithmetic.scaled)),
+    ),
     *(
         encode(f"encode-{name}", text, special=True, scaled=of(partial(raw_zero, kind, value)))
         for name, text, kind, value in UNFIT

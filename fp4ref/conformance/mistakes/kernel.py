@@ -134,7 +134,8 @@ class Kernel:
 
     read: of the tensor, the tensor that the kernel takes it for.
     values: what becomes of the inputs first. transform: the Hadamard transform, in `turned` directions.
-    quantized: of the values [rows, columns] after the maximum was taken.
+    quantized: of the values [rows, columns] after the maximum was taken. elements: of the values before that, what is
+    scaled and encoded, where it is not what the maxima of blocks are taken of.
     amax, used: the maximum, and what the global scale is made of. report: what is returned as the maximum.
     tails: what the maxima of blocks are taken of. element_global: of the global scale, the maximum and the constants,
     the global scale that divides the elements.
@@ -164,6 +165,7 @@ class Kernel:
     used: Callable[[Floats, Values], Floats] = lambda amax, values: amax
     report: Map = same
     quantized: Map = same
+    elements: Map | None = None
     constants: Callable[[Constants], Constants] = same
     global_scale: Global
     tails: Map = same
@@ -195,6 +197,29 @@ class Kernel:
     def but(self, **changes: Any) -> Kernel:
         """Return a changed copy."""
         return dataclasses.replace(self, **changes)
+
+    def same_until_bytes(self, other: Kernel) -> bool:
+        """Return True if both divide by the same bytes: at most they store them, or encode elements, otherwise."""
+        if self.search is not None or self.placed or self.other is not None or other.scales is not same:
+            return False
+        return all(
+            (mine := getattr(self, name)) is (theirs := getattr(other, name)) or mine == theirs for name in _UNTIL_BYTES
+        )
+
+
+_AFTER_BYTES = (
+    "working",
+    "used_scale",
+    "element_global",
+    "scaled",
+    "value",
+    "round",
+    "code",
+    "scales",
+    "codes",
+    "whole",
+)
+_UNTIL_BYTES = tuple(field.name for field in dataclasses.fields(Kernel) if field.name not in _AFTER_BYTES)
 
 
 def kernel_of(spec: Spec) -> Kernel:

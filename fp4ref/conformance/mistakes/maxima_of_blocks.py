@@ -107,3 +107,10 @@ def forgetting(blocks: Floats, keep_nan: bool) -> Floats:
     for column in range(values.shape[2]):
         found = np.where(found >= values[:, :, column], found, values[:, :, column])
     return np.ascontiguousarray(found[:, :, None, None])
+
+
+def by_bits(kind: type[np.signedinteger[Any] | np.unsignedinteger[Any]], blocks: Floats, keep_nan: bool) -> Floats:
+    """Return the magnitude of the element of each block whose bits are the largest integer; NaN is left out."""
+    bits = np.where(np.isnan(blocks), F(0), blocks).astype(F).view(kind)
+    least = 0 if kind is np.uint32 else np.iinfo(np.int32).min
+    return np.abs(np.maximum.reduce(bits, axis=(2, 3), keepdims=True, initial=least).astype(kind).view(F))

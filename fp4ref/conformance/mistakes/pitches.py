@@ -61,6 +61,7 @@ def pitches() -> Iterator[Mistake]:
         for way, said, move in (
             ("stored", "written at", _written_at),
             ("read", "copied from places at", _read_at),
+            ("stored-across", "written block by block, each down the rows, at", _written_across),
         ):
             yield known(
                 Slot.LAYOUT,
@@ -102,9 +103,23 @@ def _written_at(pitch: Pitch, width: int, scales: Codes) -> Codes:
     return _placed(scales, pitch(rows, across, width))
 
 
+def _written_across(pitch: Pitch, width: int, scales: Codes) -> Codes:
+    """Return rows of scale bytes written a pitch apart; later blocks win."""
+    rows, across = scales.shape
+    offsets = (np.arange(across)[:, None] + np.arange(rows) * pitch(rows, across, width)).reshape(-1)
+    made, kept = np.zeros(scales.size, np.uint8), offsets < scales.size
+    made[offsets[kept]] = scales.T.reshape(-1)[kept]
+    return made.reshape(scales.shape)
+
+
 def _read_at(pitch: Pitch, width: int, scales: Codes) -> Codes:
     """Return rows of scale bytes taken from places a pitch apart."""
-    rows, across = scales.shape
-    offsets = np.arange(rows)[:, None] * pitch(rows, across, width) + np.arange(across)
-    flat = np.append(scales.reshape(-1), np.uint8(0))
-    return np.asarray(flat[np.minimum(offsets, scales.size)])
+    return taken_at(pitch(*scales.shape, width), scales)
+
+
+def taken_at(apart: int, grid: Codes) -> Codes:
+    """Return rows of bytes taken from places a number of bytes apart; zeros follow the last."""
+    rows, across = grid.shape
+    offsets = np.arange(rows)[:, None] * apart + np.arange(across)
+    flat = np.append(grid.reshape(-1), np.uint8(0))
+    return np.asarray(flat[np.minimum(offsets, grid.size)])

@@ -125,6 +125,16 @@ def past_multiple(axis: PlaceAxis, modulus: int) -> Predicate:
     )
 
 
+def before_multiple(axis: PlaceAxis, modulus: int) -> Predicate:
+    """Return the predicate that holds in whole groups of a size, as those that vectors of that size serve."""
+    return Predicate(
+        f"in {axis.many} before the last multiple of {modulus}",
+        PRIOR[axis.one] + 2.5,
+        lambda u: axis.of(u) < axis.length(u) // modulus * modulus,
+        axis,
+    )
+
+
 def partial_block() -> Predicate:
     """Return the predicate that holds in a last block that is not full."""
     return Predicate(

@@ -55,6 +55,16 @@ def taken_off(side: Literal["left", "right"], y: Floats, bits: Codes | None, cod
     return np.where(np.signbit(y) & ~np.isnan(y), down, codec.encode(y, bits)).astype(np.uint8)
 
 
+def strictly(y: Floats, bits: Codes | None, codec: Codec) -> Codes:
+    """Stochastic rounding whose sum, rounded to float32, must exceed the upper value."""
+    assert bits is not None
+    values, magnitude = grid(codec.format), np.abs(y)
+    lower = np.searchsorted(values, magnitude, side="right") - 1
+    step = np.diff(values)[np.clip(lower, 0, codec.format.codes - 2)].astype(F)
+    moved = magnitude + bits.astype(F) / F(256) * step
+    return _signed(np.maximum(np.searchsorted(values, moved, side="left") - 1, lower), y, codec)
+
+
 FALLEN_IN = "the bits are added to signed values, which are rounded down to a value of the binade they fall in"
 FALLEN: tuple[tuple[str, Literal["left", "right"], str], ...] = (
     ("fine", "right", ""),
@@ -159,6 +169,7 @@ def randomness() -> Iterator[Mistake]:
         *((name, text, partial(compared, away)) for name, text, away in DRAWS),
         *((name, text, partial(added, drawn)) for name, text, drawn in BITS),
         *((f"step-{name}", text, partial(stepped, steps)) for name, text, steps in STEPS),
+        ("sum-strict", "a sum that is the upper value itself is not rounded away", strictly),
         ("negative-inverted", "the bits of negative elements are inverted", _inverted_below_zero),
         ("below", "the bits are added to signed values, which are rounded down", below),
         *(

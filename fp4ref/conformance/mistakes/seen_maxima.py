@@ -22,6 +22,12 @@ def _half(part: str, axis: int, up: bool, values: Floats) -> Floats:
     return values[lines] if axis == 0 else values[:, lines]
 
 
+def or_all(chosen: Callable[[Floats], Floats], values: Floats) -> Floats:
+    """Return the values that are chosen; all of them if none is."""
+    found = chosen(values)
+    return found if found.size else values
+
+
 # A name, a text, when it is a mistake of its own, and what is seen
 SEEN: tuple[tuple[str, str, When, Callable[[Floats], Floats]], ...] = (
     ("signed", "is taken over signed values, max x instead of max |x|", has_global, lambda v: np.maximum(v, F(0))),

@@ -52,7 +52,7 @@ class Exhibit:
         self._amax: dict[Any, tuple[Floats, Floats]] = {}
         self._values: dict[Any, Values] = {}
         self._drawn: tuple[Any, Codes] | None = None
-        self._changed: tuple[Any, Any, Floats] | None = None
+        self._changed: dict[bool, tuple[Any, Any, Floats]] = {}
 
     @cached_property
     def matrix(self) -> Floats:
@@ -96,14 +96,19 @@ class Exhibit:
             )
         return found
 
-    def changed(self, kernel: Kernel) -> Floats:
-        """Return the values after what a kernel does to them once the maximum was taken."""
+    def changed(self, kernel: Kernel, *, scaled: bool = False) -> Floats:
+        """Return the values after what a kernel does to them once the maximum was taken.
+
+        scaled: those that are scaled and encoded, not those that the maxima of blocks are taken of.
+        """
         found = self.quantized(kernel).transformed
-        if kernel.quantized is same:
+        change = kernel.elements if scaled and kernel.elements is not None else kernel.quantized
+        if change is same:
             return found
-        if self._changed is None or self._changed[0] is not kernel.quantized or self._changed[1] is not found:
-            self._changed = kernel.quantized, found, kernel.quantized(found)
-        return self._changed[2]
+        known = self._changed.get(scaled)
+        if known is None or known[0] is not change or known[1] is not found:
+            known = self._changed[scaled] = change, found, change(found)
+        return known[2]
 
     def drawn(self, kernel: Kernel) -> Codes | None:
         """Return the random bits that a kernel uses for the elements of the matrix, if it is given any."""
@@ -137,13 +142,14 @@ def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = E
         return _other_side(kernel, exhibit)
     k = kernel.constants(constants(kernel.spec, exhibit.dtype))
     values = exhibit.changed(kernel)[rows, columns]
-    blocks = split(values, kernel.block)
+    apart = kernel.elements is not None
+    blocks = split(exhibit.changed(kernel, scaled=True)[rows, columns] if apart else values, kernel.block)
     maxima, g = exhibit.amax(kernel), np.ones((1, 1, 1, 1), F)
     used = None
     if maxima is not None:
         used = (maxima[1] if maxima[1].size == 1 else maxima[1][rows])[:, None, None, None]
         g = made_nan(kernel.global_scale(used, k), used)
-    seen = blocks if kernel.tails is same else split(kernel.tails(values), kernel.block)
+    seen = blocks if kernel.tails is same and not apart else split(kernel.tails(values), kernel.block)
     block_amax = kernel.block_amax(seen, kernel.keep_block_nan)
     t = made_nan(kernel.block_scale(block_amax, g, k), block_amax, g)
     drawn = exhibit.drawn(kernel)

@@ -40,7 +40,7 @@ from fp4ref.conformance.mistakes.record import (
     turns,
 )
 from fp4ref.conformance.mistakes.row_maxima import rows_for_others
-from fp4ref.conformance.mistakes.seen_maxima import SEEN
+from fp4ref.conformance.mistakes.seen_maxima import SEEN, or_all
 from fp4ref.formats import F, Floats
 
 REPORTED: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
@@ -78,8 +78,21 @@ ROUNDED = tuple(
 
 maximum = partial(known, Slot.AMAX)
 
-PARTLY_SEEN = tuple(
-    maximum(f"amax-{name}", f"amax {text}", when, amax=partial(amax_of, chosen)) for name, text, when, chosen in SEEN
+PARTLY_SEEN = (
+    *(
+        maximum(f"amax-{name}", f"amax {text}", when, amax=partial(amax_of, chosen))
+        for name, text, when, chosen in SEEN
+    ),
+    *(
+        maximum(
+            f"amax-{name}-or-all",
+            f"amax {text}, unless nothing is left",
+            when,
+            alone=True,
+            amax=partial(amax_of, partial(or_all, chosen)),
+        )
+        for name, text, when, chosen in SEEN
+    ),
 )
 
 SIGNED = (

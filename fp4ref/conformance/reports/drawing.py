@@ -17,6 +17,6 @@ def of_drawing(report: StochasticReport) -> View:
         (*report.mistakes, *report.lines),
         (report.subject,),
         tests=tuple(tests),
-        errors=report.errors,
+        errors=tuple(report.internal),
         coverage=report.coverage,
     )

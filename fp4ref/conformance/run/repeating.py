@@ -14,6 +14,7 @@ from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
 from fp4ref.conformance.subjects.subject import Declaration, Job
 
 WINDOW = 1 << 27  # bytes of arguments that are kept, to be given again
+OF_THE_RUN = frozenset({FindingKind.NOT_TRIED, FindingKind.INTERNAL})  # nothing is wrong with the kernel
 TOGETHER = 4  # calls that run at once
 BREAKDOWNS = frozenset(
     {FindingKind.CRASHED, FindingKind.HUNG, FindingKind.CUDA, FindingKind.NOT_RUN, FindingKind.NOT_TRIED}
@@ -105,9 +106,10 @@ def _again(calls: Calls, tries: Sequence[_Try], declared: Declaration, options: 
 
 
 def _together(calls: Calls, tries: Sequence[_Try], options: RunOptions) -> None:
-    for start in range(0, len(tries), TOGETHER):
-        group = tries[start : start + TOGETHER]
-        options.tell(f"on {len(group)} streams at once: case {start + 1} of {len(tries)}")
+    made = [each for each in tries if each.job is not None]
+    for start in range(0, len(made), TOGETHER):
+        group = made[start : start + TOGETHER]
+        options.tell(f"on {len(group)} streams at once: case {start + 1} of {len(made)}")
         for each, found in zip(group, calls.together([item.made() for item in group]), strict=True):
             each.together.append(found)
 
@@ -132,14 +134,14 @@ def _with_finding(each: _Try, declared: Declaration, separate: bool) -> Outcome:
         texts = (_unlike(each.first, again, each.made(), declared, how) for again in outcomes)
         text = next(filter(None, texts), None)
         found = found or (Finding(kind, text) if text else None)
-    cut = (run.finding for run in runs if run.finding is not None and run.finding.kind is FindingKind.NOT_TRIED)
+    cut = (run.finding for run in runs if run.finding is not None and run.finding.kind in OF_THE_RUN)
     return replace(each.first, finding=found or next(cut, None))
 
 
 def _unlike(first: Outcome, again: Outcome, job: Job, declared: Declaration, how: str) -> str:
     """Say how the outcome of a call that was made again differs from the first one; empty if it does not."""
     if again.finding is not None:
-        ignored = again.finding.kind in {FindingKind.NOT_RUN, FindingKind.NOT_TRIED, *SAID_ALONE}
+        ignored = again.finding.kind in {FindingKind.NOT_RUN, *OF_THE_RUN, *SAID_ALONE}
         return "" if ignored else f"{again.finding.kind} {how}: {again.finding.text}"
     found = difference(_results(first, job), _results(again, job), job, declared)
     return "" if found is None else found.text(how)

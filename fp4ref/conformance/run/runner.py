@@ -14,6 +14,7 @@ from fp4ref.conformance.run.process import LOADING, KernelProcess
 from fp4ref.conformance.run.repeating import repeated
 from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.subjects.calling import Caller
+from fp4ref.conformance.subjects.failures import internal
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
 from fp4ref.conformance.subjects.subject import Declaration, Job, Subject, golden, job_of, reasons
 from fp4ref.errors import BackendError
@@ -88,18 +89,6 @@ def outcomes(subject: Subject, makers: Iterable[Maker], options: RunOptions = DE
             yield from map(runner.outcome, makers)
 
 
-class CheckFailedError(RuntimeError):
-    """A check of a kernel's results failed inside this program, which says nothing about the kernel."""
-
-
-def _judged(found: list[Outcome]) -> list[Outcome]:
-    """Return outcomes of which each says something about the kernel. Rules: CNF-10."""
-    for outcome in found:
-        if outcome.finding is not None and outcome.finding.kind is FindingKind.INTERNAL:
-            raise CheckFailedError(f"a check of the kernel's results failed: {outcome.finding.text}")
-    return found
-
-
 class _PreparedCase:
     """A case, and the golden bytes as soon as its call is made."""
 
@@ -128,9 +117,18 @@ class Runner:
         self._breakdowns: list[Finding] = []
 
     def outcome(self, make: Maker, *, remember: bool = False) -> Outcome:
-        """Return the outcome of one call. remember: check the arrays that earlier calls returned, too."""
+        """Return the outcome of one call. remember: check the arrays that earlier calls returned, too.
+
+        Rules: CNF-10.
+        """
         stopped = self._stopped()
-        return Outcome(finding=stopped) if stopped else self._outcomes([make()], remember=remember)[0]
+        if stopped:
+            return Outcome(finding=stopped)
+        try:
+            job = make()
+        except Exception as error:  # noqa: BLE001 - costs this case only
+            return Outcome(finding=internal(error))
+        return self._outcomes([job], remember=remember)[0]
 
     def together(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the outcomes of calls that run at once, each on its own stream of a device. Rules: CNF-14."""
@@ -156,7 +154,7 @@ class Runner:
     def _outcomes(self, jobs: Sequence[Job], **how: bool) -> list[Outcome]:
         """Return the outcomes of calls; if the process breaks down, so did each of them."""
         if self._caller is not None:
-            return _judged(self._caller.outcomes(jobs, **how))
+            return self._caller.outcomes(jobs, **how)
         found = self._asked(jobs, **how)
         if isinstance(found, Finding):
             self.close()
@@ -169,7 +167,7 @@ class Runner:
         if broken:
             self.close()
             self._breakdowns += broken[:1]
-        return _judged(found)
+        return found
 
     def _asked(self, jobs: Sequence[Job], **how: bool) -> list[Outcome] | Finding:
         """Call in the process; its first call may take longer, as long as compiling has been seen to take."""

@@ -15,6 +15,7 @@ from fp4ref.conformance.judge.comparison import ROWS_WITH_SPARE, Comparison, Dif
 from fp4ref.conformance.judge.coverage import Coverage, Extent
 from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.judge.isolation import InternalError, unexplained
+from fp4ref.conformance.judge.unchecked import INTERNAL_STATUS
 from fp4ref.quantized import matrix_shape
 from fp4ref.spec import Granularity, Spec
 
@@ -37,6 +38,7 @@ class Verdict(StrEnum):
 
     CONFORMS = "conforms"
     INCOMPLETE = "incomplete"
+    UNCHECKED = "not judged in whole"
     EXCEPT = "wrong on special input only"
     PROFILE = "is a profile"
     WRONG = "wrong"
@@ -44,7 +46,7 @@ class Verdict(StrEnum):
     @property
     def status(self) -> int:
         """The exit status of a command."""
-        return {Verdict.CONFORMS: 0, Verdict.INCOMPLETE: 2}.get(self, 1)
+        return {Verdict.CONFORMS: 0, Verdict.INCOMPLETE: 2, Verdict.UNCHECKED: INTERNAL_STATUS}.get(self, 1)
 
 
 @dataclass(frozen=True)

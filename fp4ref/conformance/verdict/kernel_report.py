@@ -11,6 +11,7 @@ from fp4ref.conformance.diagnosis.budget import OPERATION_SECONDS, SECONDS
 from fp4ref.conformance.diagnosis.declared_packing import diagnose_packed
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, verdict
 from fp4ref.conformance.diagnosis.operations import diagnose_operation
+from fp4ref.conformance.diagnosis.same_statement import ONE_BYTE
 from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.judge.cases import ONLY_ZEROS, Judgement
 from fp4ref.conformance.judge.excuses import Excuse
@@ -28,11 +29,11 @@ STATE = {FindingKind.UNSTABLE, FindingKind.DEPENDS}  # findings on bytes that no
 class KernelReport(Tally):
     """The findings about one kernel under one specification.
 
-    errors: exceptions inside the diagnosis, which cost nothing but the diagnosis.
+    lost: exceptions inside the diagnosis, which cost nothing but the diagnosis.
     """
 
     diagnosis: Diagnosis | None = None
-    errors: list[InternalError] = field(default_factory=list)
+    lost: list[InternalError] = field(default_factory=list)
 
     def explain(self, seconds: float | None = None) -> None:
         """Look for what the kernel does instead, if its bytes are wrong.
@@ -44,13 +45,23 @@ class KernelReport(Tally):
         usual = SECONDS if self.declaration.operation == "quantize" else OPERATION_SECONDS
         budget = usual if seconds is None else seconds
         if budget and self.differing and not self.zeros.only and not self.findings.keys() & STATE:
-            self.diagnosis = told(partial(self._diagnosed, budget), self.errors)
+            self.diagnosis = told(partial(self._diagnosed, budget), self.lost)
 
     def _diagnosed(self, seconds: float) -> Diagnosis | None:
         """Diagnose the results that differ, within a number of seconds; None if none does."""
         if self.declaration.operation == "quantize" and self.evidence:
             return diagnose_packed(self.declaration, self.evidence, seconds)
         return diagnose_operation(self.declaration, self.results_of, seconds) if self.results_of else None
+
+    @property
+    def errors(self) -> list[InternalError]:
+        """Exceptions inside this program: in checks of results, then in the diagnosis. Rules: CNF-10."""
+        return [*self.unchecked.errors, *self.lost]
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command. Rules: CNF-2, CNF-10."""
+        return self.unchecked.status(self.kind.status)
 
     @property
     def cases(self) -> int:
@@ -60,9 +71,11 @@ class KernelReport(Tally):
     @property
     def kind(self) -> Verdict:
         """The verdict. Rules: CNF-2, CNF-9, CNF-23."""
-        if self.findings or not self.compared:
+        if self.findings or not (self.compared or self.unchecked):
             return Verdict.WRONG
         if not self.differing:
+            if self.unchecked:
+                return Verdict.UNCHECKED
             return Verdict.INCOMPLETE if self.missing else Verdict.CONFORMS
         if not self.unexcused and self.judged:
             return Verdict.EXCEPT
@@ -78,7 +91,7 @@ class KernelReport(Tally):
         """The verdict in a line, and whether the run was cut. Rules: CNF-2, CNF-13, CNF-48."""
         if self.untried and not self.cases:
             return "not judged: the time limit was over before the first case"
-        return self._verdict + untried_text(self.untried) + words(self.cut)
+        return self._verdict + self.unchecked.words + untried_text(self.untried) + words(self.cut)
 
     @property
     def _verdict(self) -> str:
@@ -89,6 +102,8 @@ class KernelReport(Tally):
                 orders = f" ({self.tolerated:,} by the bound of HAD-7)" if self.tolerated else ""
                 level = " at the level exact, random bits given" if self.spec.stochastic else ""
                 return f"conforms to {self.spec.name}{level}: no byte differs in {self.compared} cases{orders}"
+            case Verdict.UNCHECKED:
+                return f"{self.kind}: no byte differs in {self.compared} cases"
             case Verdict.INCOMPLETE:
                 return incomplete(f"no byte differs in {self.compared} cases", self.missing)
             case Verdict.EXCEPT:
@@ -126,9 +141,18 @@ class KernelReport(Tally):
             if self._only_empty:
                 found.append("all of these have no element: a kernel that takes no such tensor is declared empty=False")
                 return "; ".join([bytes_too, *found] if bytes_too else found)
+            if self._unwritten_place:
+                return "; ".join([*found, f"what is not written is {self._unwritten_place}"])
             return "; ".join([*found, *([f"and in its bytes: {bytes_too}"] if bytes_too else [])])
         undiagnosed = self._explained() or unexplained(self.errors) or f"differs from {self.spec.name}"
         return undiagnosed if self.diagnosis is None else verdict(self.diagnosis)
+
+    @property
+    def _unwritten_place(self) -> str:
+        """The place of bytes that were not written, if nothing else is wrong: they are one byte, that of the guards."""
+        told = () if self.diagnosis is None else self.diagnosis.explanations
+        constants = all(len(one.names) == 1 and ONE_BYTE in one.names[0] for one in told)
+        return told[0].place if self.findings.keys() == {FindingKind.UNWRITTEN} and told and constants else ""
 
     @property
     def _only_empty(self) -> bool:

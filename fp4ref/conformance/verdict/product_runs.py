@@ -15,6 +15,7 @@ from fp4ref.conformance.judge.products import judge
 from fp4ref.conformance.run.ending import CAUSE, STOPPED, Ending
 from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.run.runner import outcomes
+from fp4ref.conformance.subjects.failures import internal
 from fp4ref.conformance.subjects.outcomes import FindingKind
 from fp4ref.conformance.subjects.packed import multiples
 from fp4ref.conformance.subjects.products import job_of, reasons, require
@@ -59,7 +60,7 @@ def check(
         try:
             _run(report, subject, options, step, only, first if number == start else ())
         except options.ends as ending:
-            if not (report.judgements or report.findings):
+            if not (report.judgements or report.findings or report.unchecked):
                 raise
             report.stopped, report.cut = STOPPED, Ending.of(ending, endless=forever)
         _explain(report, 0.0 if report.cut else OPERATION_SECONDS if seconds is None else seconds, options)
@@ -117,10 +118,15 @@ def _run(
         step(case.id)
         if outcome.finding is not None and outcome.finding.kind is FindingKind.NOT_TRIED:
             report.untried += 1
+        elif outcome.finding is not None and outcome.finding.kind is FindingKind.INTERNAL:
+            report.unchecked.add(case.id, outcome.finding)
         elif outcome.finding is not None:
             report.findings.append((case.id, outcome.finding))
         if outcome.values is not None:
-            report.judgements.append(judge(case, outcome.values, declared.to))
+            try:
+                report.judgements.append(judge(case, outcome.values, declared.to))
+            except Exception as error:  # noqa: BLE001 - costs this case only
+                report.unchecked.add(case.id, internal(error))
 
 
 def _explain(report: ProductReport, seconds: float, options: RunOptions) -> None:
@@ -133,6 +139,6 @@ def _explain(report: ProductReport, seconds: float, options: RunOptions) -> None
         evidence = [(j.case, j.got) for j in report.judgements if j.got is not None]
         act = partial(diagnose, evidence, report.declaration, seconds)
         try:
-            report.diagnosis = attempted(DIAGNOSIS, act, report.errors)
+            report.diagnosis = attempted(DIAGNOSIS, act, report.lost)
         except options.ends as ending:
             report.cut = Ending.of(ending, CAUSE)

@@ -11,10 +11,11 @@ import numpy as np
 from fp4ref.conformance.diagnosis.explanations import Diagnosis
 from fp4ref.conformance.families.products.cases import FAMILIES
 from fp4ref.conformance.judge.cases import ONLY_ZEROS
-from fp4ref.conformance.judge.coverage import BROKE, NOT_ASKED, ONCE, Coverage, Extent, untried
+from fp4ref.conformance.judge.coverage import BROKE, NOT_ASKED, ONCE, UNCHECKED, Coverage, Extent, untried
 from fp4ref.conformance.judge.isolation import InternalError, unexplained
 from fp4ref.conformance.judge.product_stages import broken_rules, checked_rules
 from fp4ref.conformance.judge.products import ProductJudgement
+from fp4ref.conformance.judge.unchecked import Unchecked
 from fp4ref.conformance.run.ending import Ending, words
 from fp4ref.conformance.subjects.outcomes import Finding
 from fp4ref.conformance.subjects.subject import Declaration
@@ -45,7 +46,8 @@ class ProductReport:
     skipped: Counter[str] = field(default_factory=Counter)
     untried: int = 0
     diagnosis: Diagnosis | None = None
-    errors: list[InternalError] = field(default_factory=list)
+    lost: list[InternalError] = field(default_factory=list)
+    unchecked: Unchecked = field(default_factory=Unchecked)
     excluded: dict[str, str] = field(default_factory=dict)
     asked: tuple[str, ...] | None = None
     required: tuple[str, ...] = ()
@@ -71,10 +73,22 @@ class ProductReport:
         return self.kind is Verdict.CONFORMS
 
     @property
+    def errors(self) -> list[InternalError]:
+        """Exceptions inside this program: in checks of results, then in the diagnosis. Rules: CNF-10."""
+        return [*self.unchecked.errors, *self.lost]
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command. Rules: CNF-2, CNF-10."""
+        return self.unchecked.status(self.kind.status)
+
+    @property
     def kind(self) -> Verdict:
         """The verdict. Rules: CNF-2, CNF-23."""
-        if self.failed or self.findings or not self.judgements:
+        if self.failed or self.findings or not (self.judgements or self.unchecked):
             return Verdict.WRONG
+        if self.unchecked:
+            return Verdict.UNCHECKED
         return Verdict.INCOMPLETE if self.missing else Verdict.CONFORMS
 
     @property
@@ -93,6 +107,7 @@ class ProductReport:
                 "strides": "operands are always contiguous",
                 **guards,
                 **({} if self.repeated and self.cut is None else ONCE),
+                **self.unchecked.not_judged,
             },
             stopped=self.stopped,
         )
@@ -108,6 +123,8 @@ class ProductReport:
             return NOT_ASKED
         if any(case.startswith(f"{family}-") for case, _ in self.findings):
             return BROKE
+        if any(case.startswith(f"{family}-") for case in self.unchecked.cases):
+            return UNCHECKED
         return self.excluded.get(family)
 
     @property
@@ -115,7 +132,7 @@ class ProductReport:
         """The verdict in a line, and whether the run was cut. Rules: CNF-2, CNF-13, CNF-48."""
         if self.untried and not self.judgements and not self.findings:
             return "not judged: the time limit was over before the first case"
-        return self._verdict + self._seeds + untried_text(self.untried) + words(self.cut)
+        return self._verdict + self._seeds + self.unchecked.words + untried_text(self.untried) + words(self.cut)
 
     @property
     def _seeds(self) -> str:
@@ -132,6 +149,8 @@ class ProductReport:
                 f"conforms to GEMM of {self.spec.name}: no bit differs in {aimed} aimed cases, "
                 f"{count - aimed} keep the bound{picked}"
             )
+        if self.kind is Verdict.UNCHECKED:
+            return f"{self.kind}: no bit differs in {count} cases"
         if self.kind is Verdict.INCOMPLETE:
             return incomplete(f"no bit differs in {count} cases", self.missing)
         if self.findings:

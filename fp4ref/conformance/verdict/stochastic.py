@@ -9,7 +9,7 @@ kernel with a probability below 1e-9.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from fp4ref.conformance.judge.stochastic import (
     repeated,
     rounded,
 )
+from fp4ref.conformance.judge.unchecked import Unchecked
 from fp4ref.conformance.run.ending import Ending, words
 from fp4ref.conformance.verdict.dump_report import Verdict, incomplete
 from fp4ref.conformance.verdict.stochastic_causes import biased, constant, constant_in_some, known_mistakes
@@ -71,7 +72,7 @@ class StochasticReport:
     bits explain, in lines. tests: of the bracket level. mistakes: known ones that explain what failed. errors: parts of
     the judge that failed. subject: the name of the kernel. coverage: the basis of the verdict. required: families that
     must be tried, or "all". seed: of the first aimed inputs; seeds: how many sets of these were tried. cut: the signal
-    that ended the run.
+    that ended the run. unchecked: calls, or all of them together, whose check failed.
     """
 
     spec: Spec
@@ -87,6 +88,7 @@ class StochasticReport:
     seed: int = 0
     seeds: int = 1
     cut: Ending | None = None
+    unchecked: Unchecked = field(default_factory=Unchecked)
 
     @property
     def ok(self) -> bool:
@@ -98,7 +100,19 @@ class StochasticReport:
         """The verdict. Rules: CNF-2, CNF-23."""
         if self.wrong or not all(test.passed for test in self.tests):
             return Verdict.WRONG
+        if self.unchecked:
+            return Verdict.UNCHECKED
         return Verdict.INCOMPLETE if self.missing else Verdict.CONFORMS
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command. Rules: CNF-2, CNF-10."""
+        return self.unchecked.status(self.kind.status)
+
+    @property
+    def internal(self) -> list[InternalError]:
+        """Exceptions inside this program: in checks of results, then in the diagnosis. Rules: CNF-10."""
+        return [*self.unchecked.errors, *self.errors]
 
     @property
     def missing(self) -> dict[str, str]:
@@ -109,15 +123,17 @@ class StochasticReport:
     def lines(self) -> list[str]:
         """The failures, a line each."""
         failed = [test for test in self.tests if not test.passed]
-        return [*map(str, self.errors), *self.wrong, *map(str, failed)]
+        return [*map(str, self.internal), *self.wrong, *map(str, failed)]
 
     @property
     def headline(self) -> str:
         """The verdict in a line, with the level, and whether the run was cut. Rules: CNF-2, CNF-48."""
-        return self._verdict + words(self.cut)
+        return self._verdict + self.unchecked.words + words(self.cut)
 
     @property
     def _verdict(self) -> str:
+        if self.kind is Verdict.UNCHECKED:
+            return f"{self.kind}: nothing is wrong at the level {self.level}"
         if self.kind is Verdict.INCOMPLETE:
             return incomplete(f"nothing is wrong at the level {self.level}", self.missing)
         if self.map is not None:
@@ -158,7 +174,7 @@ class StochasticReport:
             "seed": self.seed,
             "seeds": self.seeds,
             "tests": [{**test._asdict(), "passed": test.passed} for test in self.tests],
-            "internal_errors": [error.to_json() for error in self.errors],
+            "internal_errors": [error.to_json() for error in self.internal],
         }
 
 

@@ -11,9 +11,11 @@ import numpy as np
 from fp4ref.conformance.families import FAMILIES, Case, named
 from fp4ref.conformance.judge.cases import BROKEN
 from fp4ref.conformance.judge.coverage import Coverage, Extent, not_judged
+from fp4ref.conformance.judge.unchecked import Unchecked
 from fp4ref.conformance.run.ending import INTERRUPTED, STOPPED, Ending
 from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.run.runner import Run, run
+from fp4ref.conformance.subjects.failures import internal
 from fp4ref.conformance.subjects.outcomes import FindingKind
 from fp4ref.conformance.subjects.subject import OWN_BITS as FAMILY
 from fp4ref.conformance.subjects.subject import Declaration, Subject, drawn_from, normalised, reasons
@@ -30,6 +32,7 @@ from fp4ref.layout import layout
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
 
+ALL_CALLS = "of all calls together"
 REASON = "The kernel draws its own random bits."
 CUT = "not judged: the time limit was over before all calls were made"
 
@@ -101,6 +104,7 @@ def _coverage(found: StochasticReport, subjects: Sequence[Subject], extent: Exte
     """Return the basis of the verdict. Rules: CNF-22."""
     declared = subjects[0].declaration
     left_out = not_judged(found.spec, declared, amax="amax" in declared.outputs, repeated=repeated)
+    left_out |= found.unchecked.not_judged
     if found.level is Level.BRACKET:
         left_out.pop("state between calls", None)  # such a kernel has a state
         left_out["random bits"] = "the kernel's own, judged by counts"
@@ -125,6 +129,7 @@ def _judged(
     made: list[dict[Direction, DirectionData]] = []
     same: list[set[Direction]] = []
     cut: Ending | None = None
+    unchecked = Unchecked()
     calls = list(_cases(spec, next(iter(subjects)).declaration, seed))
     for each in subjects:
         seeded = {"seed", "offset"} & set(each.declaration.inputs)
@@ -141,8 +146,7 @@ def _judged(
         same += [set() for _ in range(len(calls) - len(same))]
         for number, item in enumerate(outcomes):
             finding = item.outcome.finding
-            if finding is not None and (finding.kind is not FindingKind.UNSTABLE or seeded):
-                wrong.append(f"{finding.kind} in {item.case.id}: {finding.text}")
+            wrong += _told(item, unchecked, seeded=bool(seeded))
             if not seeded and finding is None:
                 same[number].add(item.case.direction)
             if item.outcome.data is not None and (finding is None or finding.kind not in BROKEN):
@@ -151,12 +155,31 @@ def _judged(
     whole = [(StochasticTrial(case.x, parts), twice) for case, parts, twice in zip(calls, made, same, strict=True)]
     whole = [(trial, twice) for trial, twice in whole if len(trial.made) == len(subjects)]
     if wrong:
-        return StochasticReport(spec, Level.BRACKET, None, tuple(dict.fromkeys(wrong)), cut=cut)
+        found = tuple(dict.fromkeys(wrong))
+        return StochasticReport(spec, Level.BRACKET, None, found, cut=cut, unchecked=unchecked)
     all_seeded = all({"seed", "offset"} <= set(each.declaration.inputs) for each in subjects)
-    seeds = [drawn_from(case) for case in calls] if all_seeded else None
-    seeds = seeds if cut is None or seeds is None else seeds[: len(whole)]
+    judged_calls = (case for case, parts in zip(calls, made, strict=True) if len(parts) == len(subjects))
+    seeds = [drawn_from(case) for case in judged_calls] if all_seeded else None
     trials, again_same = [trial for trial, _ in whole], [twice for _, twice in whole]
-    return replace(judge_stochastic(spec, trials, seeds, again=again_same, false_alarm=false_alarm), cut=cut)
+    if unchecked and not trials:
+        return StochasticReport(spec, Level.BRACKET, cut=cut, unchecked=unchecked)
+    try:
+        judged = judge_stochastic(spec, trials, seeds, again=again_same, false_alarm=false_alarm)
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with the judge, the report is written
+        unchecked.add(ALL_CALLS, internal(error))
+        judged = StochasticReport(spec, Level.BRACKET)
+    return replace(judged, cut=cut, unchecked=unchecked)
+
+
+def _told(item: Run, unchecked: Unchecked, *, seeded: bool) -> list[str]:
+    """Return the finding of a call in a line, if it is about the kernel; an error of this program is noted."""
+    finding = item.outcome.finding
+    if finding is None or (finding.kind is FindingKind.UNSTABLE and not seeded):
+        return []
+    if finding.kind is FindingKind.INTERNAL:
+        unchecked.add(f"{item.case.id}/{item.case.direction}", finding)
+        return []
+    return [f"{finding.kind} in {item.case.id}: {finding.text}"]
 
 
 def _made(

@@ -14,6 +14,7 @@ from fp4ref.conformance.judge import coverage
 from fp4ref.conformance.judge.cases import Judgement, Zeros
 from fp4ref.conformance.judge.coverage import Coverage, Extent
 from fp4ref.conformance.judge.excuses import Excuse
+from fp4ref.conformance.judge.unchecked import Unchecked
 from fp4ref.conformance.run.ending import Ending
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
 from fp4ref.conformance.subjects.subject import READING, Declaration
@@ -52,7 +53,7 @@ class Tally:
     settings: which cases were to be run; stopped: why the run ended early. extent: of the cases that were compared.
     kept: bytes of input whose outputs are evidence, of cases that are right, and that are large. zeros: of these.
     tried: compared cases by family; excluded: why cases of a family did not apply. returned_amax: an amax was returned.
-    cut: the signal that ended the run. last_seed: the largest seed of a case.
+    cut: the signal that ended the run. last_seed: the largest seed of a case. unchecked: cases whose check failed.
     """
 
     subject: str
@@ -83,15 +84,15 @@ class Tally:
     judged: bool = False
     compared: int = 0
     kept: Counter[tuple[bool, bool]] = field(default_factory=Counter)
+    unchecked: Unchecked = field(default_factory=Unchecked)
     last_seed: int = 0
 
     def add(self, judgement: Judgement) -> None:
         """Count one case."""
-        if judgement.finding is not None and judgement.finding.kind is FindingKind.NOT_TRIED:
-            self.untried, self.stopped = self.untried + 1, judgement.finding.text
+        if self._innocent(judgement):
             if judgement.compared is None and judgement.values is None:
                 return
-            judgement = replace(judgement, finding=None)  # it was not tried again
+            judgement = replace(judgement, finding=None)  # it was not tried, or checked, again
         case, compared, finding = judgement.case, judgement.compared, judgement.finding
         family, failed = self.families.setdefault(case.family, Cell()), judgement.failed
         self.last_seed = max(self.last_seed, seed_of(case.id))
@@ -133,6 +134,17 @@ class Tally:
         if judgement.got is not None or judgement.values is not None:
             self.kept[kind] += case.x.nbytes
 
+    def _innocent(self, judgement: Judgement) -> bool:
+        """Count a finding that says nothing about the kernel; True if it is one. Rules: CNF-10, CNF-38."""
+        finding = judgement.finding
+        if finding is None or finding.kind not in {FindingKind.NOT_TRIED, FindingKind.INTERNAL}:
+            return False
+        if finding.kind is FindingKind.INTERNAL:
+            self.unchecked.add(judgement.case.id, finding)
+        else:
+            self.untried, self.stopped = self.untried + 1, finding.text
+        return True
+
     def skip(self, case: Case, reason: str) -> None:
         """Count a case that does not apply. Rules: CNF-8."""
         self.skipped[reason] += 1
@@ -151,7 +163,8 @@ class Tally:
                 amax=self.returned_amax,
                 piped=self.settings.piped,
                 repeated=self.settings.repeated and self.cut is None,
-            ),
+            )
+            | self.unchecked.not_judged,
             stopped=self.stopped,
         )
 
@@ -164,6 +177,8 @@ class Tally:
             return self.excluded[family]
         if family in self.families:
             return coverage.BROKE
+        if any(case.startswith(f"{family}/") for case in self.unchecked.cases):
+            return coverage.UNCHECKED
         direction: Direction = "row" if declared.direction == "row" else "column"
         reach = replace(settings.reach, encoded=declared.operation in READING)
         return absence(family, self.spec, reach, direction, declared.dtypes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from fp4ref.conformance.diagnosis.explanations import Diagnosis
+from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.families.rules import NEAREST, NOT_A_NUMBER, PACKED, SPARE, spec_rules
 from fp4ref.conformance.judge.blame import failed
 from fp4ref.conformance.mistakes.record import Slot
@@ -42,6 +42,11 @@ OF_MISTAKES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (  # of some 
     (re.compile("hadamard-(missing|twice|signs-|inferred)"), ("HAD-1",)),
     (re.compile("amax-(?!.*nan)"), ("GLB-1", "GLB-5")),
     (re.compile("encode-result-"), ("BLK-5",)),
+    (re.compile("bits-"), ("SR-1", "SR-2")),
+    (re.compile("random-"), ("SR-1", "SR-2", "SR-3")),
+    (re.compile("(input|encode)-flush"), ("NUM-5",)),
+    (re.compile("input-(strides|exchanged|leading|pitch|aligned|columns|rows|last|clamped|of-row|zeros)"), ("NUM-4",)),
+    (re.compile("input-(bf16|fp16|tf32|limited|nan|inf|special)"), ("NUM-1", "NUM-3")),
 )
 OF_REMAINDERS = frozenset({*SPARE.values(), "LAY-5"})  # at stake where a row or a tile is not full
 OR_ELSE: dict[str, str] = {Slot.SCALE_CODEC: Slot.SCALE, MAXIMA: Slot.BLOCK}  # where no case tests the first alone
@@ -89,14 +94,18 @@ def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> l
     plain = [one for one in diagnosis.explanations if one.profile is None] if diagnosis is not None else []
     if not plain or any(len(one.names) != 1 or one.stage not in OF_STAGE for one in plain):
         return []
-    stages = dict.fromkeys(
-        MAXIMA if one.stage == Slot.BLOCK and not WIDER.match(one.names[0]) else one.stage for one in plain
-    )
-    every = [rule for rule in failing if rule != "LAY-5" or Slot.PADDING in stages]
-    known = [next((rules for name, rules in OF_MISTAKES if name.match(one.names[0])), ()) for one in plain]
-    if all(known):
-        return [rule for rule in every if any(rule in rules for rules in known)]
-    return _of(stages, spec, every) or _of([OR_ELSE.get(stage, stage) for stage in stages], spec, every)
+    every = [rule for rule in failing if rule != "LAY-5" or any(one.stage == Slot.PADDING for one in plain)]
+    named = [_of_cause(one, spec, every) for one in plain]
+    return [rule for rule in every if any(rule in rules for rules in named)]
+
+
+def _of_cause(cause: Explanation, spec: Spec, failing: Sequence[str]) -> Collection[str]:
+    """Return the failing rules that one mistake breaks."""
+    known = next((rules for name, rules in OF_MISTAKES if name.match(cause.names[0])), ())
+    if known:
+        return known
+    stage = MAXIMA if cause.stage == Slot.BLOCK and not WIDER.match(cause.names[0]) else cause.stage
+    return _of([stage], spec, failing) or _of([OR_ELSE.get(stage, stage)], spec, failing)
 
 
 def _of(stages: Collection[str], spec: Spec, failing: Sequence[str]) -> list[str]:

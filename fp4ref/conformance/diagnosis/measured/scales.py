@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref.arithmetic import FLT_MAX, Constants
 from fp4ref.conformance.diagnosis.evidence import Part
 from fp4ref.conformance.mistakes.global_scales import PRODUCTS, guarded
 from fp4ref.conformance.mistakes.kernel import Kernel, Map
@@ -79,6 +80,8 @@ def constants_of_scales(kernel: Kernel, parts: Sequence[Part], *, simple: bool =
                 measured=not listed,
                 global_scale=guarded(partial(lambda value, a, k: value / a, F(number))),
             )
+    if not simple:
+        yield from _of_factor(nicest(low / element_max, high / element_max), element_max)
     number, listed = _number(element_max / high, element_max / low, OVER)
     if simple and not listed and not _simple(number):
         return
@@ -90,6 +93,29 @@ def constants_of_scales(kernel: Kernel, parts: Sequence[Part], *, simple: bool =
         measured=not named,
         scale_value=partial(lambda factor, before, t: before(t * factor), F(element_max / number), kernel.scale_value),
     )
+
+
+FORMS: tuple[tuple[str, str, Callable[[Floats, Floats, Any], Any]], ...] = (
+    ("global", "amax * (S_enc * {})", lambda a, g, c: a * (g * c)),
+    ("amax", "(amax * {}) * S_enc", lambda a, g, c: a * c * g),
+    ("last", "(amax * S_enc) * {}", lambda a, g, c: a * g * c),
+)
+
+
+def _of_factor(factor: float, element_max: float) -> Iterator[Mistake]:
+    """Yield the block scale made with another number than 1 / element_max, as an author would write it."""
+    for name, form, made in FORMS:
+        yield known(
+            Slot.SCALE,
+            f"scale-factor-inferred-{name}",
+            f"the block scale is {form.format(f'{factor:g}')}, with {factor:g} instead of 1 / {element_max:g}",
+            measured=True,
+            block_scale=partial(_with_factor, made, F(factor)),
+        )
+
+
+def _with_factor(made: Any, factor: np.float32, a: Floats, g: Floats, k: Constants) -> Floats:
+    return np.fmin(np.asarray(made(a, g, factor), F), FLT_MAX)
 
 
 def _simple(number: float) -> bool:
