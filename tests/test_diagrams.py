@@ -506,6 +506,8 @@ def test_pipeline_of_every_profile(name: str) -> None:
         assert ("Hadamard" in words) == bool(spec.hadamard and direction == "column")
         assert ("global amax" in words) == (spec.global_scale != "none")
         assert ("1.5 · t" in words) == bool(spec.four_over_six)
+        left = min(float(element.get("x")) for element in texts(svg) if element.text in {"block amax a", "global amax"})
+        assert left < 50, "a lane is empty"
 
 
 def require_fonts() -> None:

@@ -271,6 +271,9 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("--start-timeout", "--start-<wbr>timeout"),
         ("-1e-45 -0", '<span class="whole">-1e-45</span> -0'),
         ("36 (NVFP4)", "36 (NVFP4)"),
+        ("fp16(v)", "fp16(v)"),
+        ("B^T A^T", "B^T A^T"),
+        ("6, -NaN", '6, <span class="whole">-NaN</span>'),
         ("fn(NVFP4)", "fn(<wbr>NVFP4)"),
         ("m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "m(32,<wbr>4,*) k(4,*): k0 m1 m0 k1 m2"),
     ):
@@ -282,6 +285,31 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
     assert "6,<wbr>7,<wbr>8,<wbr>15" in said
     outside = '<p>a.b_c</p><td><a href="rule/a_b.html#a.b">x.y</a></td>'
     assert breaks.cells(outside) == '<p>a.b_c</p><td><a href="rule/a_b.html#a.b">x.<wbr>y</a></td>'
+
+
+def test_a_table_of_sentences_is_marked_to_stand_in_lines_on_a_phone():
+    """Each cell then has its column's name, and each element the role that its display takes from it."""
+    breaks = load(DOCS / "site" / "breaks.py")
+
+    def table(*cells: str) -> str:
+        names = "".join(f'<th class="head"><p>{name}</p></th>' for name in 'a"bcde')
+        rows = f"<tr>{names}</tr><tr>{''.join(f'<td><p>{cell}</p></td>' for cell in cells)}</tr>"
+        return f'<table class="docutils align-default">{rows}</table>'
+
+    sentence = "this cell says in a whole sentence what the others of its row can only point at"
+    found = breaks.stacked(table(sentence, "2", "3", "4", "5", "6"))
+    assert '<table role="table" class="stacked docutils align-default">' in found
+    assert '<td role="cell" data-label="a"><p>this' in found
+    assert '<td role="cell" data-label="&quot;"><p>2</p>' in found
+    assert found.count('role="columnheader"') == 6
+    assert found.count('role="row"') == 2
+    short = table(*"123456")
+    assert breaks.stacked(short) == short
+    context = {"body": table(sentence, *"23456")}
+    breaks.page(None, "", "", context, None)
+    assert 'data-label="e"' in context["body"]
+    site = (DOCS / "site" / "_static" / "site.css").read_text("utf-8")
+    assert "attr(data-label)" in site[site.index("max-width: 46em") :]
 
 
 def test_plain_text_scrolls_only_where_its_columns_are_aligned():

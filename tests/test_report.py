@@ -187,7 +187,7 @@ def test_text_and_page_say_the_same(source: Path, tmp_path: Path) -> None:
     page = tmp_path / "r.html"
     result = run(source, "--specs", "nvfp4,nvfp4-rht,mxfp4", "--html", page)
     assert result.exit_code == 0, result.output
-    html = page.read_text()
+    html = page.read_text().replace("<wbr>", "")
     with open_tensors(source) as file:
         sqnr = f"{fp4ref.error_statistics(file.read('a.weight'), 'nvfp4').sqnr:.2f}"
     assert sqnr in result.stdout

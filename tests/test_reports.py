@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
 from html import unescape
@@ -16,6 +17,7 @@ from rich.console import Console
 import fp4ref
 from covering import few
 from fp4ref.cli import main
+from fp4ref.cli.common import print_lines
 from fp4ref.cli.verify_text import print_kernel
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.dumps.files import Dump, write_dump
@@ -444,3 +446,18 @@ def test_a_kernel_that_multiplies_has_the_same_reports(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(AssertionError, match="product.py:zeros: wrong"):
         assert_conforms("product.py:zeros", "mxfp4")
+
+
+def test_lines_are_wrapped_between_words_on_a_terminal_only():
+    """A name that is wider than the terminal stays whole, so that it can be copied."""
+    sentence = "  not judged: " + "strides (x is always contiguous), " * 4 + "a/very/long/name/of/one/case" * 3
+    told = {}
+    for terminal in (True, False):
+        out = Console(file=io.StringIO(), width=80, force_terminal=terminal, color_system=None)
+        print_lines(out, [sentence])
+        told[terminal] = out.file.getvalue().splitlines()
+    assert told[False] == [sentence]
+    assert " ".join(line.strip() for line in told[True]) == sentence.strip()
+    assert len(told[True]) == 4
+    assert all(line.startswith("  ") for line in told[True])
+    assert all(len(line) <= 80 for line in told[True][:-1])

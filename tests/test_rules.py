@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from fp4ref import rules, spec_root
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.catalogue import PROFILES, PROMISES
+from fp4ref.cli import main
 from fp4ref.cli.rules import rules as command
 from fp4ref.conformance.families.rules import NEAREST
 from fp4ref.errors import FileError, UnknownNameError
@@ -284,3 +285,22 @@ def test_who_changes_a_rounding_is_told_every_place(rules_of_the_checkout):
         places = " ".join(found.place for kind in rules_of_the_checkout.citing(rule).values() for found in kind)
         for part in ("fp4ref/formats/", "conformance/oracle/", "fp4ref/proof/", "include/fp4ref/", "fp4ref_torch/"):
             assert part in places, (rule, part)
+
+
+LISTS = ("rules --since 0.1", "diagram", "layouts", "verify --signatures", "doctor")
+
+
+@pytest.mark.parametrize("line", [*(f"rules {name}" for name in ("BLK-3", "LAY-14", "SR-7", "FIL-3")), *LISTS])
+def test_lists_and_texts_are_wrapped_between_words(line: str) -> None:
+    """Of a rule, tables and code are kept; a word that is wider than the terminal is, too."""
+    words: list[list[str]] = []
+    for columns in ("", "80"):
+        result = CliRunner(env={"COLUMNS": columns}).invoke(main, line.split())
+        assert result.exit_code == 0, result.output
+        words.append(result.stdout.replace("> ", "").split())
+    fence = False
+    for told in result.stdout.splitlines():
+        fence ^= told.startswith("```")
+        table = told.startswith("|") or re.search(r"\S {2,}\S", told)
+        assert fence or table or len(told) <= 80 or " " not in told.strip(), told
+    assert sorted(words[0]) == sorted(words[1])

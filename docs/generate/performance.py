@@ -51,7 +51,7 @@ def section(result: Result, chart: bool) -> Iterator[str]:
     """
     yield f"## {result.kind}: {result.run}\n"
     facts = {**result.facts, "file": f"`{result.name}.json`"}
-    yield "; ".join(f"{key}: `{v}`" if " --" in str(v) else f"{key}: {v}" for key, v in facts.items()) + "\n"
+    yield "; ".join(f"{key}: `{v}`" if " --" in str(v) else f"{key}: {v}" for key, v in facts.items() if str(v)) + "\n"
     said = " ".join(sentences(result))
     if chart and result.kind in DRAWN:
         yield f"```{{drawn}} measured-{result.name}\n{said}\n```\n"

@@ -174,7 +174,23 @@ def wrapped_text(text: str, indent: int, width: int | None) -> list[str]:
     pad = " " * indent
     if width is None:
         return [pad + text]
-    return wrap(text, width, initial_indent=pad, subsequent_indent=pad + "  ", break_on_hyphens=False)
+    return wrap(
+        text, width, initial_indent=pad, subsequent_indent=pad + "  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def print_lines(out: Console, lines: Iterable[str], style: str | None = None) -> None:
+    """Print lines: names of tensors are not markup, and on a terminal a long line is wrapped between its words."""
+    for line in map(printable, lines):
+        text = line.lstrip()
+        fits = not out.is_terminal or len(line) <= out.width
+        for part in [line] if fits else wrapped_text(text, len(line) - len(text), out.width):
+            out.print(part, style=style, markup=False, emoji=False, soft_wrap=True)
+
+
+def paragraph(text: str, indent: int = 0, **style: Any) -> None:
+    """Print a paragraph in lines that fit the terminal. style: as for click.secho."""
+    click.secho("\n".join(wrapped_text(text, indent, terminal_width())), **style)
 
 
 def terminal_width() -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import click
 
 from fp4ref import relayouts
-from fp4ref.cli.common import force_option, load_spec, spec_files
+from fp4ref.cli.common import force_option, load_spec, spec_files, table, terminal_width
 from fp4ref.diagrams import catalogue
 from fp4ref.diagrams.palette import THEMES
 from fp4ref.diagrams.place import Geometry, named
@@ -135,10 +136,12 @@ def _kind(output: Path | None, has_text: bool) -> str:
 
 
 def _list() -> None:
-    width = max(map(len, catalogue.FIGURES))
+    rows = []
     for name, figure in catalogue.FIGURES.items():
         takes = f"  [{' '.join(figure.takes)}]" if figure.takes else ""
-        click.echo(f"{name:<{width}}  {figure.summary}{takes}")
+        rows.append((name, figure.summary + takes))
+    columns = ("figure", "~what it shows, and the options that it takes")
+    click.echo("\n".join(table(columns, rows, terminal_width() or sys.maxsize)))
 
 
 def _all(folder: Path, kind: str | None, theme: str, zoom: float, *, force: bool) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from fp4ref.catalogue import PROFILES
+from fp4ref.cli.common import paragraph
 from fp4ref.conformance.run.machine import HINT, MachineReport, examine
 
 DIFFERS = 1
@@ -67,4 +68,4 @@ def _section(title: str, rows: Mapping[str, str | None]) -> None:
     width = max(map(len, rows), default=0)
     for name, value in rows.items():
         absent = value is None
-        click.secho(f"  {name:<{width}}  {'not found' if absent else value}", dim=absent)
+        paragraph(f"{name:<{width}}  {'not found' if absent else value}", 2, dim=absent)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import relayouts
-from fp4ref.cli.common import DIFFERS, load_every_extension
+from fp4ref.cli.common import DIFFERS, load_every_extension, paragraph, terminal_width
 from fp4ref.cli.layouts_where import numbers, starts, where
 from fp4ref.cli.selection import listed
 from fp4ref.errors import FileError, ShapeError
@@ -63,14 +63,24 @@ def layouts(context: click.Context, pattern: str, consumer: str, as_json: bool) 
         click.echo(json.dumps([_record(name) for name in names], indent=1))
         return
     for source in dict.fromkeys(map(relayouts.source, names)):
-        click.secho(source or "registered by a user", bold=True)
+        paragraph(source or "registered by a user", bold=True)
         for name in names:
             if relayouts.source(name) == source:
-                click.echo(f"  {name:<30} {relayouts.named(name).text}")
+                _line(name, relayouts.named(name).text)
                 if name in ORIGINS:
-                    click.secho(f"      {ORIGINS[name].note}; for {ORIGINS[name].consumer}", dim=True)
+                    paragraph(f"{ORIGINS[name].note}; for {ORIGINS[name].consumer}", 6, dim=True)
         click.echo()
     click.echo(f"{len(names)} of {len(relayouts.every())} layouts and packings")
+
+
+def _line(name: str, text: str) -> None:
+    """Print a layout's name and its text, in lines of its own below the name where the terminal is too narrow."""
+    line, width = f"  {name:<30} {text}", terminal_width()
+    if width is None or len(line) <= width:
+        click.echo(line)
+    else:
+        click.echo(f"  {name}")
+        paragraph(text, 6)
 
 
 def _record(name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import click
 import numpy as np
 
 from fp4ref import relayouts
-from fp4ref.cli.common import terminal_width, wrapped_text
+from fp4ref.cli.common import paragraph
 from fp4ref.errors import DomainError, Fp4Error, ShapeError
 from fp4ref.layout import Layout
 from fp4ref.layout.members import Starts
@@ -55,7 +55,7 @@ def where(name: str, index: str | None, shape: str, offset: int | None) -> None:
     if index is not None:
         stored = _stored(form, sizes, numbers(index, ",", len(form.axes), "index"))
         for indent, line in zip((0, 2), stored, strict=True):
-            click.echo("\n".join(wrapped_text(line, indent, terminal_width())))
+            paragraph(line, indent)
     elif offset is not None:
         click.echo(f"{name} unit {offset}: {_owner(form, sizes, offset)}")
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from fp4ref.casts import CASTS, Cast
 from fp4ref.catalogue import PROFILES, PROMISES
-from fp4ref.cli.common import load_every_extension, load_spec, terminal_width, wrapped_text
+from fp4ref.cli.common import load_every_extension, load_spec, paragraph, terminal_width
 from fp4ref.cli.explain import read_tensor
 from fp4ref.cli.profiles_check import check
-from fp4ref.cli.profiles_diff import KINDS, diff_record, note_text, print_diff
+from fp4ref.cli.profiles_diff import KINDS, diff_record, print_diff
 from fp4ref.cli.selection import listed
 from fp4ref.conformance.explain import difference, table
 from fp4ref.conformance.explain.witness import compare
@@ -110,15 +110,15 @@ def _table(names: list[str]) -> None:
         rows = [_row(name) for name in names if _evidence(name) == evidence]
         widths = [max(map(len, column)) for column in zip(table.HEADINGS, *rows, strict=True)]
         source, promise = evidence
-        click.secho(source or "registered by a user", bold=True)
+        paragraph(source or "registered by a user", bold=True)
         if promise:
-            click.secho("\n".join(wrapped_text(f"equal bytes, {promise}", 2, width)))
+            paragraph(f"equal bytes, {promise}", 2)
         for number, row in enumerate([table.HEADINGS, *rows]):
             head = "  " + "".join(f"{part:<{size + 2}}" for part, size in zip(row[:-1], widths, strict=False))
             beside = width is None or len(head) + widths[-1] <= width
             click.secho((head + row[-1] if beside else head).rstrip(), dim=number == 0)
             if not beside and number and row[-1]:
-                click.secho("\n".join(wrapped_text(row[-1], 6, width)), dim=True)
+                paragraph(row[-1], 6, dim=True)
         click.echo()
     click.echo(f"{len(names)} of {len(PROFILES)} profiles")
 
@@ -158,8 +158,8 @@ def backends(pattern: str, as_json: bool) -> None:
     for backend, reasons in found.items():
         click.secho(f"{backend}: {len(names) - sum(map(len, reasons.values()))} of {len(names)}", bold=True)
         for reason, those in reasons.items():
-            note_text(reason, 2)
-            note_text(", ".join(those), 6)
+            paragraph(reason, 2)
+            paragraph(", ".join(those), 6)
 
 
 @profiles.command("casts", epilog=CASTS_EPILOG, short_help="List casts of arrays to one format.")

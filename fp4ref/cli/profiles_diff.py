@@ -8,7 +8,7 @@ from typing import Any
 import click
 import numpy as np
 
-from fp4ref.cli.common import terminal_width, wrapped_text
+from fp4ref.cli.common import paragraph
 from fp4ref.conformance.explain import difference
 from fp4ref.conformance.explain.difference import Count
 from fp4ref.conformance.explain.formulas import decimal, float_bits
@@ -32,7 +32,7 @@ def print_diff(found: SpecComparison) -> None:
         for slot, ours, theirs in changed:
             click.echo(f"  {slot}")
             for name, text in ((a.name, ours), (b.name, theirs)):
-                note_text(f"{name}: {text}")
+                paragraph(f"{name}: {text}", 4)
     _print_counts(found)
     for witness in found.witnesses:
         _print_witness(witness, a, b)
@@ -42,7 +42,7 @@ def _print_counts(found: SpecComparison) -> None:
     bytewise = difference.same_bytes(found.a, found.b)
     heading_text("what differs")
     if not bytewise:
-        note_text("blocks or formats differ, so bytes cannot be compared one to one: dequantized values are", 2)
+        paragraph("blocks or formats differ, so bytes cannot be compared one to one: dequantized values are", 2)
     differing = [count for count in found.counts if count.codes or count.scales or count.values]
     if not any(count.differs for count in found.counts):
         blocks = sum(count.blocks for count in found.counts)
@@ -53,9 +53,9 @@ def _print_counts(found: SpecComparison) -> None:
         columns_text([heads, *(_count_row(count, bytewise) for count in differing)], right=True)
     same = [_label(count) for count in found.counts if count not in differing]
     if same and differing:
-        note_text(f"no difference: {'; '.join(same)}", 2)
+        paragraph(f"no difference: {'; '.join(same)}", 2)
     if len(difference.directions(found.a, found.b)) > len({count.direction for count in found.counts}):
-        note_text("the column direction is left out: a Hadamard transform takes bfloat16 and a multiple of 16 rows", 2)
+        paragraph("the column direction is left out: a Hadamard transform takes bfloat16 and a multiple of 16 rows", 2)
 
 
 def _label(count: Count) -> str:
@@ -82,7 +82,7 @@ def _print_witness(witness: Witness, a: Spec, b: Spec) -> None:
     where = "" if probe.x.size == 1 else f", element [{witness.row}, {witness.column}] differs"
     amax = "" if probe.amax is None else f", global amax {decimal(probe.amax)}"
     size = "x".join(map(str, probe.x.shape))
-    note_text(f"{size} {probe.x.dtype.name}{amax}{where}: {write_values(probe.x)}", 2)
+    paragraph(f"{size} {probe.x.dtype.name}{amax}{where}: {write_values(probe.x)}", 2)
     digits = {spec.name: spec.element.format.digits for spec in (a, b)}
     rows = [("", "scale", "code", "value", "")]
     for outcome in witness.outcomes:
@@ -146,8 +146,3 @@ def columns_text(rows: Iterable[tuple[str, ...]], right: bool = False) -> None:
         first, *others = zip(row, widths, strict=True)
         cells = [f"{part:>{size}}" if right else f"{part:<{size}}" for part, size in others]
         click.echo("  " + "  ".join([f"{first[0]:<{first[1]}}", *cells]).rstrip())
-
-
-def note_text(text: str, indent: int = 4) -> None:
-    """Print a paragraph, indented."""
-    click.echo("\n".join(wrapped_text(text, indent, terminal_width())))

@@ -20,6 +20,7 @@ from fp4ref.cli.common import force_option, load_spec, printable, progress, spec
 from fp4ref.cli.quantize import DTYPES
 from fp4ref.cli.report_rows import Row, numbers
 from fp4ref.cli.selection import is_pattern, select
+from fp4ref.conformance.mistakes.said import plural
 from fp4ref.errors import DomainError, DTypeError, Fp4Error
 from fp4ref.files import TensorFile, files_of, open_tensors
 from fp4ref.files.kinds import HTML
@@ -49,7 +50,12 @@ class ReportSubject(NamedTuple):
 
 @click.command("report", epilog=EPILOG, short_help="Compare the error of specifications on the tensors of a file.")
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--specs", default=SPECS, show_default=True, help="Profiles or JSON files of them; NAME:column for x^T.")
+@click.option(
+    "--specs",
+    default=SPECS,
+    show_default=SPECS.replace(",", ", "),
+    help="Profiles or JSON files of them; NAME:column for x^T.",
+)
 @click.option("--tensors", "patterns", multiple=True, metavar="PATTERN", help="Only these names; `*` matches any text.")
 @click.option("--html", "page", type=click.Path(path_type=Path), help="Write a self-contained page with plots.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -152,7 +158,7 @@ def _lines(source: Path, rows: list[Row], total: dict[str, ErrorStatistics]) -> 
         yield from _side_by_side(row.results, width)
         yield ""
     elements = sum(math.prod(row.shape) for row in rows)
-    yield f"{source}: {len(rows)} tensors, {elements:,} elements (spec {SPEC_VERSION})"
+    yield f"{source}: {plural(len(rows), '1 tensor', 'tensors')}, {elements:,} elements (spec {SPEC_VERSION})"
     yield from _side_by_side(dict(total), width)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from fp4ref.analysis import ErrorStatistics
 from fp4ref.cli.report_rows import Row, numbers
+from fp4ref.conformance.mistakes.said import plural
 from fp4ref.spec import SPEC_VERSION
 
 HEADINGS = ("specification", "SQNR, dB", "mean relative", "largest relative", "saturated", "underflowed")
@@ -29,20 +31,21 @@ svg text { font: 12px Helvetica, Arial, sans-serif; fill: var(--ink); }
 svg .mark { fill: var(--mark); fill-opacity: .65; } svg .line { stroke: var(--line); }
 figure { display: inline-block; margin: 0 1rem 1rem 0; } figcaption { font-size: .85rem; }
 @media (max-width: 40rem) { th, td { padding: .2rem .3rem; } h1 { font-size: 1.4rem; overflow-wrap: anywhere; }
-  tbody th { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; font-size: .85rem; } }
+  tbody th { white-space: normal; overflow-wrap: break-word; min-width: 7rem; font-size: .85rem; } }
+.wide :is(th, td):first-child { position: sticky; left: 0; background: var(--paper); }
 """
 
 
 def page_of(source: str, rows: Sequence[Row], total: Mapping[str, ErrorStatistics]) -> str:
     """Return HTML of the whole report; every name from the file is escaped."""
     title = f"Quantization error of {escape(source)}"
-    elements = sum(math.prod(row.shape) for row in rows)
+    count, elements = plural(len(rows), "1 tensor", "tensors"), sum(math.prod(row.shape) for row in rows)
     parts = [
         "<!doctype html>",
         f'<html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
         f"<h1>{title}</h1>",
-        f"<p>{len(rows)} tensors, {elements:,} elements; specification {SPEC_VERSION}. {LEGEND}</p>",
+        f"<p>{count}, {elements:,} elements; specification {SPEC_VERSION}. {LEGEND}</p>",
         "<h2>All tensors</h2>",
         _table(dict(total)),
         "<h2>SQNR of each tensor</h2>",
@@ -62,9 +65,14 @@ def sqnr_table(rows: Sequence[Row], labels: Sequence[str]) -> str:
     for row in rows:
         best = max(_known(row), default=None)
         cells = "".join(f"<td>{_decibel(row.results[label], best)}</td>" for label in labels)
-        body.append(f'<tr><th scope="row"><code>{escape(row.name)}</code></th>{cells}</tr>')
+        body.append(f'<tr><th scope="row"><code>{_breakable(row.name)}</code></th>{cells}</tr>')
     head = f'<thead><tr><th scope="col">tensor, SQNR in dB</th>{head}</tr></thead>'
     return _scrolling(f"<table>{head}<tbody>{''.join(body)}</tbody></table>", "SQNR of each tensor by specification")
+
+
+def _breakable(name: str) -> str:
+    """Return a name that may break behind its dots, underscores and slashes."""
+    return re.sub(r"(?<=[._/])(?=\w)", "<wbr>", escape(name))
 
 
 def _known(row: Row) -> list[float]:
@@ -100,7 +108,7 @@ def _details(row: Row) -> str:
 def _table(results: Mapping[str, ErrorStatistics | str], name: str = "all tensors") -> str:
     head = "".join(f'<th scope="col">{name}</th>' for name in HEADINGS)
     body = "".join(
-        f'<tr><th scope="row">{escape(label)}</th>{_cells(result)}</tr>' for label, result in results.items()
+        f'<tr><th scope="row">{_breakable(label)}</th>{_cells(result)}</tr>' for label, result in results.items()
     )
     return _scrolling(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>", f"Errors of {name}")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from textwrap import wrap
 from typing import Any
 
 import click
 
 from fp4ref import rules as standard
-from fp4ref.cli.common import console
+from fp4ref.cli.common import console, paragraph, terminal_width
 from fp4ref.errors import UnknownNameError
 from fp4ref.proof import citations, concerned, records
 from fp4ref.proof.catalogue import claims_of
@@ -27,6 +29,7 @@ Examples:
   fp4ref rules --check               exit status 1 if a rule is uncovered
   fp4ref rules --write               write the generated parts of the chapters
 """
+POINT = re.compile(r"\n(?=\* )")
 
 
 @click.command("rules", epilog=EPILOG, short_help="Rules of the standard: text, coverage, check.")
@@ -81,9 +84,9 @@ def _since(version: str, chosen: list[standard.Rule], as_json: bool) -> None:
         click.echo(json.dumps(record, indent=1, ensure_ascii=False))
         return
     for rule in added:
-        click.echo(f"{history.first_version(rule.id)}  new  {rule.id} · {rule.title} ({rule.kind})")
+        paragraph(f"{history.first_version(rule.id)}  new  {rule.id} · {rule.title} ({rule.kind})")
     for change in changes:
-        click.echo(f"{change.version}  {change.kind}  {change.rule}: {change.text}; bytes: {change.bytes}")
+        paragraph(f"{change.version}  {change.kind}  {change.rule}: {change.text}; bytes: {change.bytes}")
 
 
 def _named(index: standard.Index, names: tuple[str, ...]) -> list[standard.Rule]:
@@ -112,7 +115,10 @@ def _record(index: standard.Index, rule: standard.Rule) -> dict[str, Any]:
 
 
 def _show(index: standard.Index, rule: standard.Rule) -> None:
-    click.echo(f"{rule.id} · {rule.title} ({rule.kind})\n\n{rule.text}\n\nchapter: {rule.chapter}")
+    click.echo(f"{rule.id} · {rule.title} ({rule.kind})\n")
+    width = terminal_width()
+    click.echo(rule.text if width is None else _folded(rule.text, width))
+    click.echo(f"\nchapter: {rule.chapter}")
     click.echo(f"since: {history.first_version(rule.id)}")
     for kind, places in index.citing(rule.id).items():
         if places:
@@ -121,6 +127,25 @@ def _show(index: standard.Index, rule: standard.Rule) -> None:
             click.echo(f"  {found.name}  {found.place}")
 
     _certificates(rule)
+
+
+def _folded(text: str, width: int) -> str:
+    """Return Markdown with its paragraphs, quotes and points of lists filled to a width; tables and code are kept."""
+    code, blocks = False, []
+    for block in text.split("\n\n"):
+        kept = code or "```" in block or block.startswith(("|", " ", "<"))
+        code ^= block.count("```") % 2 == 1
+        blocks.append(
+            block if kept else "\n".join(line for part in POINT.split(block) for line in _filled(part, width))
+        )
+    return "\n\n".join(blocks)
+
+
+def _filled(part: str, width: int) -> list[str]:
+    quote = "> " if part.startswith("> ") else ""
+    words = " ".join(line.removeprefix(quote).strip() for line in part.splitlines())
+    inner = quote or ("  " if part.startswith("* ") else "")
+    return wrap(quote + words, width, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False)
 
 
 def _certificates(rule: standard.Rule) -> None:
@@ -136,7 +161,7 @@ def _certificates(rule: standard.Rule) -> None:
         click.echo("certificates: (fp4ref prove NAME/SUBJECT replays one)")
     for (name, statement), subjects in states.items():
         told = "; ".join(f"{', '.join(its)}: {state}" for state, its in subjects.items())
-        click.echo(f"  {name}  {told}  {statement}")
+        paragraph(f"{name}  {told}  {statement}", 2)
 
 
 def _state(claim: ProofClaim) -> str:

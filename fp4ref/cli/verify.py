@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.cli.common import Seconds, force_option, given_options, refuse_options
+from fp4ref.cli.common import Seconds, force_option, given_options, paragraph, refuse_options
 from fp4ref.cli.verify_choice import CaseChoice, Choice, DumpChoice, KernelChoice, Reporting
 from fp4ref.cli.verify_help import EPILOG, SectionedCommand
 from fp4ref.cli.verify_pages import Pages
@@ -65,7 +65,8 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
 
     for name in names():
         record = named(name).record
-        click.echo(f"{name}: {record['note']}\n  {record['source']}, {record['date']}")
+        paragraph(f"{name}: {record['note']}")
+        paragraph(f"{record['source']}, {record['date']}", 2)
     context.exit()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from fp4ref.cli.common import console, printable, refuse_options, table
+from fp4ref.cli.common import console, print_lines, refuse_options, table
 from fp4ref.cli.verify_again import SEEDED, see_again
 from fp4ref.cli.verify_choice import KernelChoice
 from fp4ref.cli.verify_pages import Delayed
@@ -82,26 +82,23 @@ def check_gemm(
 def _print(report: ProductReport, limit: int) -> None:
     out = console()
 
-    def show(lines: list[str], style: str | None = None) -> None:
-        for line in lines:
-            out.print(printable(line), style=style, markup=False, emoji=False, soft_wrap=True)
-
-    show([f"{report.subject}: {report.headline}"], "bold")
-    show(report.coverage.lines)
-    show([str(error) for error in report.errors])
-    show([f"{finding.kind} {case}: {finding.text}" for case, finding in report.findings[:limit]])
+    print_lines(out, [f"{report.subject}: {report.headline}"], "bold")
+    print_lines(out, report.coverage.lines)
+    print_lines(out, [str(error) for error in report.errors])
+    print_lines(out, [f"{finding.kind} {case}: {finding.text}" for case, finding in report.findings[:limit]])
     families = report.families()
     failing = [name for name, cell in families.items() if cell.passed < cell.total]
     if failing:
-        show(["", "families that fail"], "bold")
+        print_lines(out, ["", "families that fail"], "bold")
         cells = [(name, f"{families[name].passed}/{families[name].total}", FAMILIES[name].reason) for name in failing]
         first, *rest = table(("family", ">passed", "~reason"), cells, out.width)
-        show([first], "dim")
-        show(rest)
-        show(["", *report.mismatches(limit)])
+        print_lines(out, [first], "dim")
+        print_lines(out, rest)
+        print_lines(out, ["", *report.mismatches(limit)])
     whole = [name for name in families if name not in failing]
     rules = [f"{rule} {cell.passed}/{cell.total}" for rule, cell in sorted(report.rules().items())]
-    show(["", f"families that pass: {', '.join(whole) or 'none'}", f"rules: {', '.join(rules) or 'none'}"])
-    show(
-        [f"{plural(count, '1 case does', 'cases do')} not apply: {reason}" for reason, count in report.skipped.items()]
+    print_lines(out, ["", f"families that pass: {', '.join(whole) or 'none'}", f"rules: {', '.join(rules) or 'none'}"])
+    print_lines(
+        out,
+        [f"{plural(count, '1 case does', 'cases do')} not apply: {reason}" for reason, count in report.skipped.items()],
     )

@@ -43,7 +43,8 @@ class SectionedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options."""
-        records = {each.opts[0]: each.get_help_record(ctx) for each in self.get_params(ctx)}
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        records = {each.opts[0]: each.get_help_record(ctx) for each in options}
         left = {flag: record for flag, record in records.items() if record is not None}
         for title, names in SECTIONS.items():
             with formatter.section(title):

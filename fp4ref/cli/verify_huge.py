@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from fp4ref.cli.common import console, printable, refuse_options
+from fp4ref.cli.common import console, print_lines, refuse_options
 from fp4ref.cli.verify_choice import Choice
 from fp4ref.cli.verify_pages import Delayed
 from fp4ref.conformance.reports.view import ReportLine, of_calls
@@ -76,8 +76,7 @@ def show(
         click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
     else:
         out = console()
-        out.print(printable(f"{report.subject}: {report.headline}"), style="bold", markup=False, soft_wrap=True)
-        for line in (*report.coverage.lines, *lines):
-            out.print(printable(line), markup=False, emoji=False, soft_wrap=True)
+        print_lines(out, [f"{report.subject}: {report.headline}"], "bold")
+        print_lines(out, [*report.coverage.lines, *lines])
     delayed.end()
     return status(report.kind.status, report.cut)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from fp4ref.cli.common import console, printable, refuse_options
+from fp4ref.cli.common import console, print_lines, printable, refuse_options
 from fp4ref.cli.verify_again import SEEDED, see_again
 from fp4ref.cli.verify_choice import KernelChoice
 from fp4ref.cli.verify_pages import Delayed
@@ -48,8 +48,7 @@ def check_stochastic(
         click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
     else:
         out = console()
-        for line in report.text(choice.limit):
-            out.print(printable(line), markup=False, soft_wrap=True)
+        print_lines(out, report.text(choice.limit))
         if choice.given & SEEDED and not report.ok:
             again = see_again("--seed", str(report.seed + report.seeds - 1))
             out.print(printable(again), markup=False, soft_wrap=True)

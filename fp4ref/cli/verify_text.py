@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 
 from fp4ref import rules as standard
-from fp4ref.cli.common import printable, table
+from fp4ref.cli.common import print_lines, table
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, report_lines
 from fp4ref.conformance.judge.comparison import Difference, StrayByte
 from fp4ref.conformance.mistakes.said import plural
@@ -30,13 +30,15 @@ Row = tuple[str, ...]
 def print_report(out: Console, report: DumpReport, limit: int) -> None:
     """Print the verdict, the tensors and the first mismatches; if many tensors all conform, one line."""
     if report.ok and len(report.results) > QUIET:
-        _print(out, [f"{report.path}: {'; '.join([report.headline, *report.coverage.lines])}"], "bold")
+        print_lines(out, [f"{report.path}: {'; '.join([report.headline, *report.coverage.lines])}"], "bold")
         return
-    _print(out, [f"{report.path}: {report.headline}"], "bold")
+    print_lines(out, [f"{report.path}: {report.headline}"], "bold")
     if report.results:
-        _print(out, violated_lines(report.diagnosis, report.results[0].spec, dump_cells(report), differing(report)))
-    _print(out, report.coverage.lines)
-    _print(out, [str(error) for error in report.errors])
+        print_lines(
+            out, violated_lines(report.diagnosis, report.results[0].spec, dump_cells(report), differing(report))
+        )
+    print_lines(out, report.coverage.lines)
+    print_lines(out, [str(error) for error in report.errors])
     shown = [result for result in report.results if not result.compared.equal]
     equal = [result for result in report.results if result.compared.equal]
     if len(equal) <= QUIET:
@@ -46,11 +48,11 @@ def print_report(out: Console, report: DumpReport, limit: int) -> None:
     _print_table(out, ("tensor", "direction", "shape", "scales at", ">codes", ">scales", ">amax", "other"), rows)
     found = [row for result in report.results for row in _mismatch_rows(result)][:limit]
     if found:
-        _print(out, ["", f"first {len(found)} mismatches" if len(found) > 1 else "first mismatch"], "bold")
+        print_lines(out, ["", f"first {len(found)} mismatches" if len(found) > 1 else "first mismatch"], "bold")
         _print_table(out, ("case", "what", "input", "scale", "expected", "got", "special input"), found)
     if report.diagnosis is not None:
-        _print(out, ["", "diagnosis of the tensors that differ"], "bold")
-        _print(out, report_lines(report.diagnosis))
+        print_lines(out, ["", "diagnosis of the tensors that differ"], "bold")
+        print_lines(out, report_lines(report.diagnosis))
 
 
 def _result_row(result: Result) -> Row:
@@ -104,10 +106,10 @@ def _block_rows(result: Result, found: Difference) -> Iterator[Row]:
 
 def print_replay(out: Console, path: object, found: Replay) -> None:
     """Print the finding on one block, and every element of the row that its case names."""
-    _print(out, [f"{path} {found.case}: {found.headline}"], "bold")
+    print_lines(out, [f"{path} {found.case}: {found.headline}"], "bold")
     wanted, got = (scale_text(found.spec, scale) for scale in (found.expected_scale, found.got_scale))
     note = f"scale: expected {wanted}, got {got}" if found.expected_scale != found.got_scale else f"scale: {wanted}"
-    _print(out, [note + ("" if found.amax is None else f"; amax {found.amax:.9g}")])
+    print_lines(out, [note + ("" if found.amax is None else f"; amax {found.amax:.9g}")])
     rows = [
         (
             str(item.column),
@@ -137,51 +139,45 @@ def _value(codec: Codec, code: int) -> float:
 
 def _print_table(out: Console, columns: Row, rows: Sequence[Row]) -> None:
     first, *rest = table(columns, rows, out.width)
-    _print(out, [first], "dim")
-    _print(out, rest)
-
-
-def _print(out: Console, lines: Sequence[str], style: str | None = None) -> None:
-    """Print lines as they are: names of tensors are not markup, and a long line is the terminal's to wrap."""
-    for line in lines:
-        out.print(printable(line), style=style, markup=False, emoji=False, soft_wrap=True)
+    print_lines(out, [first], "dim")
+    print_lines(out, rest)
 
 
 def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
     """Print the verdict on a kernel, its diagnosis, the places that failed, and the first mismatches."""
-    _print(out, [f"{report.subject}: {report.headline}"], "bold")
-    _print(out, violated_lines(report.diagnosis, report.spec, report.rules, len(report.failing)))
-    _print(out, report.coverage.lines)
-    _print(out, [str(error) for error in report.errors])
+    print_lines(out, [f"{report.subject}: {report.headline}"], "bold")
+    print_lines(out, violated_lines(report.diagnosis, report.spec, report.rules, len(report.failing)))
+    print_lines(out, report.coverage.lines)
+    print_lines(out, [str(error) for error in report.errors])
     for kind, (case, finding) in report.first.items():
-        _print(out, [f"{kind}: {report.findings[kind]} cases, first {case}: {finding.text}"])
+        print_lines(out, [f"{kind}: {report.findings[kind]} cases, first {case}: {finding.text}"])
     if report.diagnosis is not None and (report.diagnosis.explanations or not report.findings):
-        _print(out, report_lines(report.diagnosis))
+        print_lines(out, report_lines(report.diagnosis))
     from fp4ref.conformance.families import FAMILIES
 
     names = [name for name, cell in report.families.items() if cell.passed < cell.total]
     if names:
-        _print(out, ["", "families that fail"], "bold")
+        print_lines(out, ["", "families that fail"], "bold")
         cells = ((name, report.families[name]) for name in names)
         rows = [(name, f"{cell.passed}/{cell.total}", FAMILIES[name].reason) for name, cell in cells]
         _print_table(out, ("family", ">passed", "~reason"), rows)
     found = [row for result in report.results() for row in _mismatch_rows(result)][:limit]
     if found:
-        _print(out, ["", f"first {len(found)} mismatches" if len(found) > 1 else "first mismatch"], "bold")
+        print_lines(out, ["", f"first {len(found)} mismatches" if len(found) > 1 else "first mismatch"], "bold")
         _print_table(out, ("case", "what", "input", "scale", "expected", "got", "special input"), found)
     others = [f"{j.case.id} {item}" for j in report.failures for item in j.mismatches][:limit]
-    _print(out, ["", *others] if others else [])
+    print_lines(out, ["", *others] if others else [])
     failing = worst(report.spec, report.rules, len(report.failing), report.diagnosis)
     rules = [_held(rule, cell) for rule, cell in sorted(report.rules.items()) if rule not in failing]
     whole = [name for name, cell in report.families.items() if cell.passed == cell.total]
-    _print(out, [""])
+    print_lines(out, [""])
     named = broken(report.diagnosis, report.spec, failing)
     others = [_held(rule, report.rules[rule]) for rule in failing if rule not in named]
     if named and others:
-        _print(out, [f"rules in the same cases, which this mistake does not break: {', '.join(others)}"])
-    _print(out, [f"families that pass: {', '.join(whole) or 'none'}"])
-    _print(out, [f"rules in cases that pass: {', '.join(rules) or 'none'}"])
-    _print(
+        print_lines(out, [f"rules in the same cases, which this mistake does not break: {', '.join(others)}"])
+    print_lines(out, [f"families that pass: {', '.join(whole) or 'none'}"])
+    print_lines(out, [f"rules in cases that pass: {', '.join(rules) or 'none'}"])
+    print_lines(
         out,
         [f"{plural(count, '1 case does', 'cases do')} not apply: {reason}" for reason, count in report.skipped.items()],
     )
@@ -205,11 +201,11 @@ def _held(rule: str, cell: Cell) -> str:
 def print_kernel_case(out: Console, name: str, report: KernelReport, judgement: Judgement | None) -> None:
     """Print the finding on one case whose blocks are not shown."""
     if judgement is None:
-        _print(out, [f"{report.subject} {name}: conforms to {report.spec.name}"], "bold")
+        print_lines(out, [f"{report.subject} {name}: conforms to {report.spec.name}"], "bold")
         return
     found = judgement.finding
-    _print(out, [f"{report.subject} {name}: {found.kind if found else 'differs'}"], "bold")
-    _print(out, [found.text] if found else [])
-    _print(out, [str(item) for item in judgement.mismatches])
+    print_lines(out, [f"{report.subject} {name}: {found.kind if found else 'differs'}"], "bold")
+    print_lines(out, [found.text] if found else [])
+    print_lines(out, [str(item) for item in judgement.mismatches])
     if judgement.compared is not None:
-        _print(out, [f"{count} {what} differ" for what, count in counts(judgement.compared).items()])
+        print_lines(out, [f"{count} {what} differ" for what, count in counts(judgement.compared).items()])

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fp4ref.cli.common import load_spec, terminal_width, wrapped_text
+from fp4ref.cli.common import load_spec, paragraph
 from fp4ref.diagrams.place import NAMED, ElementPlace, Geometry, article, spoken
 from fp4ref.diagrams.request import parse_shape
 from fp4ref.layout import LAYOUTS, Layout, layout
@@ -59,23 +59,18 @@ def where(
     if data_byte is not None:
         places = geometry.of_data_byte(data_byte, packing)
         for place in places:
-            _print(_sentence(place, layouts, packing))
+            paragraph(_sentence(place, layouts, packing))
         if not places:
-            _print(f"data byte {data_byte}: no element, but padding, a gap or scales")
+            paragraph(f"data byte {data_byte}: no element, but padding, a gap or scales")
     elif scale_byte is not None:
         if len(names) != 1:
             raise click.UsageError("--scale-byte needs one --layout: a layout is named, never inferred [LAY-7]")
-        _print(scale_sentence(geometry, scale_byte, layouts[0]))
+        paragraph(scale_sentence(geometry, scale_byte, layouts[0]))
     elif row is not None and column is not None:
         place = geometry.place(row, column)
-        _print(_sentence(place, layouts, packing))
+        paragraph(_sentence(place, layouts, packing))
         for line in place.sums(tuple(found.name for found in layouts)):
-            _print(line, indent=2)
-
-
-def _print(text: str, indent: int = 0) -> None:
-    """Print a sentence in lines that fit the terminal."""
-    click.echo("\n".join(wrapped_text(text, indent, terminal_width())))
+            paragraph(line, indent=2)
 
 
 def _sentence(place: ElementPlace, layouts: tuple[Layout, ...], packing: str = CANONICAL) -> str:

@@ -17,7 +17,6 @@ from fp4ref.spec import Amax, Granularity, Spec, Subnormals
 
 LANES = {"global": "global scale", "block": "block scale", "element": "elements"}
 GAP = 30.0
-WIDE = (800 - 2 * MARGIN - 2 * GAP) / 3
 PAD = 8.0
 
 
@@ -43,15 +42,17 @@ def pipeline(request: Request) -> str:
     note = f"{request.direction} direction; every operation is one in float32, nearest even, unless it says otherwise"
     page.text(MARGIN, y + 2, note, size=12, kind="muted")
     y += 34
-    for number, (lane, name) in enumerate(LANES.items()):
-        if any(lane in level for level in found):
-            page.text(_x(number) + WIDE / 2, y - 8, name, size=12, anchor="middle", bold=True)
+    lanes = [lane for lane in LANES if any(lane in level for level in found)]
+    wide = (800 - 2 * MARGIN - (len(lanes) - 1) * GAP) / len(lanes)
+    starts = {lane: MARGIN + number * (wide + GAP) for number, lane in enumerate(lanes)}
+    for lane, x in starts.items():
+        page.text(x + wide / 2, y - 8, LANES[lane], size=12, anchor="middle", bold=True)
     boxes: dict[str, Box] = {}
     last: dict[str, Box] = {}
     for level in found:
-        height = max(_height(node) for node in level.values())
+        height = max(_height(node, wide) for node in level.values())
         for lane, node in level.items():
-            box = Box(_x([*LANES].index(lane)), y, height)
+            box = Box(starts[lane], y, wide, height)
             if lane in last:
                 page.line([(box.middle, last[lane].bottom), (box.middle, y)], head=True)
             _draw(page, box, node)
@@ -68,12 +69,13 @@ class Box:
 
     x: float
     y: float
+    width: float
     height: float
 
     @property
     def middle(self) -> float:
         """x of its middle."""
-        return self.x + WIDE / 2
+        return self.x + self.width / 2
 
     @property
     def bottom(self) -> float:
@@ -159,31 +161,27 @@ def _nan(amax: Amax, inside: bool = False) -> str:
     return "NaN kept" if kept else "NaN ignored"
 
 
-def _x(lane: int) -> float:
-    return MARGIN + lane * (WIDE + GAP)
+def _text(node: Node, wide: float) -> list[str]:
+    return wrap(node.text, wide - 2 * PAD, 11)
 
 
-def _text(node: Node) -> list[str]:
-    return wrap(node.text, WIDE - 2 * PAD, 11)
+def _rule_lines(node: Node, wide: float) -> list[str]:
+    return wrap(" ".join(node.rules), wide - 2 * PAD, 9, mono=True)
 
 
-def _rule_lines(node: Node) -> list[str]:
-    return wrap(" ".join(node.rules), WIDE - 2 * PAD, 9, mono=True)
-
-
-def _height(node: Node) -> float:
-    return 2 * PAD + 16 + 15 * len(_text(node)) + 13 * len(_rule_lines(node)) + 4
+def _height(node: Node, wide: float) -> float:
+    return 2 * PAD + 16 + 15 * len(_text(node, wide)) + 13 * len(_rule_lines(node, wide)) + 4
 
 
 def _draw(page: Canvas, box: Box, node: Node) -> None:
-    page.box(box.x, box.y, WIDE, box.height, node.kind, radius=5)
+    page.box(box.x, box.y, box.width, box.height, node.kind, radius=5)
     page.text(box.x + PAD, box.y + PAD + 12, node.name, size=12, bold=True)
-    page.text(box.x + WIDE - PAD, box.y + PAD + 12, node.dtype, size=9, anchor="end", mono=True)
+    page.text(box.x + box.width - PAD, box.y + PAD + 12, node.dtype, size=9, anchor="end", mono=True)
     at = box.y + PAD + 29
-    for line in _text(node):
+    for line in _text(node, box.width):
         page.text(box.x + PAD, at, line, size=11)
         at += 15
-    for line in _rule_lines(node):
+    for line in _rule_lines(node, box.width):
         page.text(box.x + PAD, at, line, size=9, mono=True, kind="muted")
         at += 13
 
@@ -201,12 +199,12 @@ def _across(page: Canvas, boxes: dict[str, Box]) -> None:
     page.text(scaled.x - 14, first - 5, "s", size=11, anchor="end", mono=True)
     if "global scale g" in boxes:
         g, t = boxes["global scale g"], boxes["scale t"]
-        half = t.y + t.height / 2
+        half, right = t.y + t.height / 2, g.x + g.width
         page.line(
             [
-                (g.x + WIDE, g.y + g.height / 2),
-                (g.x + WIDE + 12, g.y + g.height / 2),
-                (g.x + WIDE + 12, half),
+                (right, g.y + g.height / 2),
+                (right + 12, g.y + g.height / 2),
+                (right + 12, half),
                 (t.x, half),
             ],
             head=True,

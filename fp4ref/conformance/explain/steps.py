@@ -151,9 +151,15 @@ def _candidate(stages: Stages, tried: Candidate) -> Iterator[Step]:
     yield Step("code", decimal(q), f"0x{code:0{spec.element.format.digits}x}", rules, f"{code:#0{width + 2}b}: {note}")
     if tried.error is not None and spec.four_over_six:
         search = spec.four_over_six
-        note = f"{search.metric}: {formula(search.difference)}; added {formula(search.total)}"
+        difference, total = (_inside(formula(function)) for function in (search.difference, search.total))
+        note = f"{search.metric}: {difference}; added {total}"
         rules = tuple(dict.fromkeys(cited(search.difference, "FOS-3") + cited(search.total, "FOS-5")))
         yield Step("block error", decimal(tried.error), float_bits(tried.error), rules, note)
+
+
+def _inside(sentence: str) -> str:
+    """Return a sentence as it stands inside of another one."""
+    return sentence[:1].lower() + sentence[1:]
 
 
 def _decoded(codec: Codec, code: int) -> Any:

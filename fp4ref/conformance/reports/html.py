@@ -14,6 +14,7 @@ from string import Template
 import fp4ref
 from fp4ref import rules as standard
 from fp4ref.conformance.judge.isolation import attempted
+from fp4ref.conformance.mistakes.said import plural
 from fp4ref.conformance.reports.intermediates import Explained, first_explained
 from fp4ref.conformance.reports.picture import Picture, pictures, svg
 from fp4ref.conformance.reports.view import ShownDirection, View
@@ -147,7 +148,7 @@ def _exhibit(exhibit: ShownDirection) -> Iterator[str]:
         yield "".join(_figure(picture) for picture in (codes, scales))
         listed = [(f"{one.row}, {one.column}", one.codes, one.scales) for one in tiles[:TILES]]
         more = f", the worst {TILES}" if len(tiles) > TILES else ""
-        yield f"<details><summary>{len(tiles)} tiles with differences{more}</summary>"
+        yield f"<details><summary>{plural(len(tiles), '1 tile', 'tiles')} with differences{more}</summary>"
         yield _table(("tile (row, column)", ">codes", ">scales"), listed) + "</details>"
     for number, found in enumerate(first_explained(exhibit)):
         yield f"<details{'' if number else ' open'}>{_steps(found)}</details>"
