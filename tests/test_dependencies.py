@@ -21,6 +21,7 @@ FLOORS = {
     1: (
         "errors",
         "modules",
+        "processors",
         "names",
         "json_text",
         "formats",

@@ -250,7 +250,8 @@ def test_mutant(outcome, record_property):
     )
     shared = ["-p", "xdist", "-n", str(workers)] if workers else []
     command = [sys.executable, "-m", "pytest", "-q", *shared, "-p", "no:cacheprovider", "test_them.py"]
-    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    shares = str(Path(__file__).parent / "common")
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": shares}
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=alone)
     assert run.returncode == status, run.stdout + run.stderr
     assert "mutants: " in run.stdout

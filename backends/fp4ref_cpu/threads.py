@@ -9,19 +9,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
 from typing import Any
 
-from fp4ref.errors import DomainError
+from fp4ref.processors import count
 
 WORTH_A_THREAD = 1 << 16  # elements: some ten microseconds
-
-
-def count() -> int:
-    """$FP4REF_NUM_THREADS, or the processors that this process may use."""
-    text = os.environ.get("FP4REF_NUM_THREADS", "")
-    if text:
-        if not text.isdecimal() or int(text) < 1:
-            raise DomainError("cpu", f"FP4REF_NUM_THREADS={text}", "a positive integer")
-        return int(text)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run(function: Callable[[Any], Any], job: ctypes.Structure, elements: int) -> None:

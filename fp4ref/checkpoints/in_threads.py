@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
+
+from fp4ref import processors
 
 MOST = 8  # threads of which each holds a piece
 Part = TypeVar("Part")
@@ -14,10 +15,8 @@ Result = TypeVar("Result")
 
 
 def usual_count() -> int:
-    """Return the number of threads that a process works in: $FP4REF_NUM_THREADS, or its processors; at most 8."""
-    text = os.environ.get("FP4REF_NUM_THREADS", "")
-    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(min(int(text) if text.isdecimal() else mine, MOST), 1)
+    """Return the number of threads that a process works in on checkpoints: at most 8."""
+    return min(processors.count(), MOST)
 
 
 def in_threads(work: Callable[[Part], Result], parts: Iterable[Part], count: int) -> Iterator[Result]:

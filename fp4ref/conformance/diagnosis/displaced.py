@@ -133,22 +133,23 @@ def rows_read() -> Iterator[Mistake]:
 def constant_codes(code: int) -> Mistake:
     """Return the mistake that all codes are one."""
     text = f"codes are {code:#x}" + (" (not written, or zeros)" if code == 0 else "")
-    return _mistake(f"codes-constant-{code:#x}", Slot.PACKING, text, codes=partial(_constant, code), whole=False)
+    made = _mistake(f"codes-constant-{code:#x}", Slot.PACKING, text, codes=partial(_constant, code), whole=False)
+    return replace(made, constant=True)
 
 
 def constant_scales(byte: int) -> Mistake:
     """Return the mistake that all stored scale bytes are one, though elements are divided by the right ones."""
     text = f"scale bytes are {byte:#04x}" + (" (not written, or zeros)" if byte == 0 else "")
-    return _mistake(f"scales-constant-{byte:#04x}", Slot.LAYOUT, text, scales=partial(_constant, byte), whole=False)
+    made = _mistake(f"scales-constant-{byte:#04x}", Slot.LAYOUT, text, scales=partial(_constant, byte), whole=False)
+    return replace(made, constant=True)
 
 
 def constant_bytes(byte: int, code: int) -> Mistake:
     """Return the mistake that all scale bytes are one, and all codes."""
     text = "nothing but zeros is written" if byte == code == 0 else f"scale bytes are {byte:#04x} and codes {code:#x}"
     scales, codes = partial(_constant, byte), partial(_constant, code)
-    return _mistake(
-        f"bytes-constant-{byte:#04x}-{code:#x}", Slot.PACKING, text, scales=scales, codes=codes, whole=False
-    )
+    name = f"bytes-constant-{byte:#04x}-{code:#x}"
+    return replace(_mistake(name, Slot.PACKING, text, scales=scales, codes=codes, whole=False), constant=True)
 
 
 LATER = (  # name, text, who sees the change: maxima of blocks, elements

@@ -22,12 +22,11 @@ from fp4ref.spec import Spec
 
 PROBED = ("ragged", "axes", "positions", "element-ties", "block-scale-ties", "double-rounding", "zero-blocks", "nan")
 PROBES, SMALL = 3, 1 << 12  # cases of a family, type and direction; elements of a case
-ONE_BYTE = "-constant-"  # in the names of mistakes that make one byte of all
 
 
 def distinct(spec: Spec, items: Sequence[Item], found: Sequence[Hypothesis]) -> list[Hypothesis]:
     """Return the hypotheses of which no two say the same. Rules: CNF-28."""
-    constants = [one for one in found if len(one.mistakes) == 1 and ONE_BYTE in one.mistakes[0].name]
+    constants = [one for one in found if len(one.mistakes) == 1 and one.mistakes[0].constant]
     found = constants or found
     if len(found) < 2 or spec.stochastic:
         return list(found)

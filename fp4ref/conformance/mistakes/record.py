@@ -56,7 +56,7 @@ class Mistake:
     place: where it holds, in words that follow a comma; empty for everywhere. rounding: of maxima, if that is what it
     says; it is told only of maxima that support it. measured: it was learnt from the candidate's bytes, and two named
     mistakes may make these as well. grid: what it does to the scale bytes of a buffer with its padding, [rows, blocks],
-    if that is all that it does; within: where, None for everywhere.
+    if that is all that it does; within: where, None for everywhere. constant: all bytes that it changes are one byte.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Mistake:
     measured: bool = False
     grid: Callable[[Codes], Codes] | None = None
     within: Place | None = None
+    constant: bool = False
 
     def at(self, place: Place) -> Mistake:
         """Return the mistake that holds in one place only."""
