@@ -7,7 +7,6 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fp4ref import api
 from fp4ref.arithmetic import OCP_FLOOR
@@ -73,7 +72,7 @@ def _magnitudes(case: Past) -> Floats:
 
 
 @lru_cache
-def elements(name: str, dtype: str, columns: int) -> NDArray[Any]:
+def elements(name: str, dtype: str, columns: int) -> Any:
     """Return the elements that the type holds, of alternating sign, for rows of some columns."""
     found = _magnitudes(CASES[name])
     if CASES[name].offset is None and columns == COLUMNS:
@@ -85,7 +84,7 @@ def elements(name: str, dtype: str, columns: int) -> NDArray[Any]:
 
 
 @np.errstate(all="ignore")
-def _wanted(case: Past, x: Floats) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def _wanted(case: Past, x: Floats) -> tuple[Any, Any]:
     """Return the code and the scale byte of elements that are the largest of their blocks.
 
     Rules: BLK-5, BLK-10, MXS-2.
@@ -95,8 +94,8 @@ def _wanted(case: Past, x: Floats) -> tuple[NDArray[np.uint8], NDArray[np.uint8]
         units = x.astype(np.float64) / np.exp2(byte - 127.0)  # exact
         return blocks._encoded(case.element, units.astype(F)), byte.astype(np.uint8)
     pipe = blocks.nvfp4(GIVEN)
-    byte = pipe.byte(np.abs(x))
-    return pipe.code(x, byte), byte
+    found = pipe.byte(np.abs(x))
+    return pipe.code(x, found), found
 
 
 def alone(name: str, subject: ClaimSubject, tell: Tell) -> Replayed:
