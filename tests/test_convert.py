@@ -987,7 +987,7 @@ def test_a_tied_head_that_is_not_in_the_list_breaks_transformers(tmp_path: Path)
         export.drop("lm_head.weight")
         values = corpus.bf16(corpus.weight(9, (64, corpus.HIDDEN)))
         export.put("model.embed_tokens.weight", "BF16", values)
-        export.config |= {"tie_word_embeddings": tied, "architectures": ["LlamaForCausalLM"]}
+        export.config |= {"tie_word_embeddings": tied, "architectures": ["LlamaForCausalLM"], "vocab_size": 64}
         export.config["quantization_config"]["ignore"] = ignore
         path = export.write(tmp_path / name)
         found[name] = [each for each in lint(path).findings if each.tensors == ("lm_head",)]

@@ -304,3 +304,37 @@ def test_zeros_among_scales_that_are_another_layout_s_padding(tmp_path: Path) ->
     (found,) = lint(tmp_path / "te").findings
     assert (found.code, found.tensors) == ("scale-layout", ("a.weight.rowwise_scale_inv",))
     assert "tiled_128x4" in found.message
+
+
+@pytest.mark.rule("CKP-24")
+def test_one_wrong_element_where_no_specification_gives_the_bytes(tmp_path: Path) -> None:
+    """The source is not what the export was made of, bit for bit; every element but one is the nearest to it."""
+    folder = written(tmp_path / "clean", "compressed-nvfp4")
+    near = corpus.source()
+    for name in [name for name in near.tensors if name.endswith("_proj.weight")]:
+        values = near.array(name).view(ml_dtypes.bfloat16).astype(np.float32)
+        near.put(name, "F32", (values * np.float32(1.003)).reshape(values.shape))
+    source = near.write(tmp_path / "source")
+    assert coded(folder, source=source) == {}
+
+    def damage(export: Any) -> None:
+        array = export.array(f"{UP}.weight_packed")
+        array[3, 5] ^= 0x60
+
+    found = coded(written(tmp_path / "a", "compressed-nvfp4", damage), source=source)
+    assert found == {"bit-damage": {f"{UP}.weight_packed"}}
+
+
+@pytest.mark.rule("CKP-11", "CKP-12")
+def test_what_a_declaration_says_of_squares_and_of_elements(tmp_path: Path) -> None:
+    def squares(record: dict[str, Any]) -> dict[str, Any]:
+        (group,) = record["quantization_config"]["config_groups"].values()
+        group["weights"]["block_structure"] = [64, 64]
+        return record
+
+    found = coded(written(tmp_path / "a", "compressed-fp8-square", config=squares))
+    assert found.keys() == {"group-size"}
+    folder = written(tmp_path / "b", "torchao-mxfp8")
+    for each in folder.glob("*.safetensors"):
+        each.write_bytes(each.read_bytes().replace(b"float8_e4m3fn", b"float8_e5m2  "))
+    assert coded(folder).keys() == {"config"}

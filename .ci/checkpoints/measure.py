@@ -64,7 +64,13 @@ expected.
 In 24 exports of eight more models by six of the writers, with options that the exports of this page have not, lint
 found nothing wrong but one type of torchao's that it did not know, and knows now. There were 37 further defects in
 these, by an author who had not read the checks: 30 were caught at first and 27 had a code that the author expected; 35
-are now. Two are left: whether the first is a defect, and how consumers read the second, is not known.
+are now, and the other two since.
+
+For these exports and some of fp4ref's own an author wrote 149 defects before reading any check, of every code. 30 were
+held back until the others had been mended: lint caught 29 of them, and 26 had the right code. The same author wrote 22
+more after reading the checks: 18 were caught and 16 right. All of these are caught now but one router that a list
+forgets, which loaders keep in high precision whatever the list says. In 253 lints of the
+123 clean exports, lint found only what is wrong with them.
 """
 THIRD = (
     "these exports: 48 of 51 caught, 46 with the right code; 3 were not found, "

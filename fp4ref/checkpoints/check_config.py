@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from fp4ref.checkpoints.check_shapes import sound
 from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT, SECTION
 from fp4ref.checkpoints.convention import FLOATS, families
 from fp4ref.checkpoints.declared import LINEAR_CLASSES, QuantizationConfig
@@ -26,7 +27,7 @@ def check_config(found: Recognized) -> Iterator[LintFinding]:
     yield from _presence(found)
     mismatched: dict[str, list[TensorGroup]] = {}
     for group in () if any(each.code == "config" for each in contradictory) else found.groups:
-        if group.complete and (why := _contradiction(found, group)):
+        if group.complete and sound(group) and (why := _contradiction(found, group)):
             mismatched.setdefault(why, []).append(group)
     for why, groups in mismatched.items():
         everywhere = len(groups) == len(found.groups) or found.config.layers is None
@@ -253,11 +254,17 @@ def _metadata(found: Recognized) -> Iterator[LintFinding]:
             wrong.setdefault(f"the metadata declares {said!r}: stored is {group.convention.name}", []).append(
                 group.name
             )
-        elif bits and bits != group.convention.bits:
+        elif bits and (bits != group.convention.bits or _is_other_element(group, element)):
             text = f"the metadata declares {element!r}: stored is {group.convention.name}"
             wrong.setdefault(text, []).append(group.name)
     for text, names in wrong.items():
         yield finding("config", ERROR, names, text)
+
+
+def _is_other_element(group: TensorGroup, declared: Any) -> bool:
+    """Return True if an element type such as "float8_e4m3fn" is not the stored one."""
+    named = next((each for each in FORMATS if f"_{each}" in str(declared)), "")
+    return bool(named) and named != group.convention.element
 
 
 def _attributed(found: Recognized) -> Iterator[LintFinding]:

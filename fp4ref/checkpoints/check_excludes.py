@@ -29,7 +29,7 @@ def check_excludes(found: Recognized, consumer: str | None = None) -> Iterator[L
     if not found.configuration.excludes or not found.config.files or found.config.layers is not None:
         return
     groups = [group for group in found.groups if "codes" in group.parts]
-    excluded = [group for group in groups if found.config.ignores(group.module)]
+    excluded = [group for group in groups if group.complete and found.config.ignores(group.module)]
     if excluded:
         entries = sorted({entry for group in excluded for entry in _entries(found, group.module)})
         text = f"stored quantized, but excluded by {listed(entries)}"
@@ -44,7 +44,7 @@ def check_excludes(found: Recognized, consumer: str | None = None) -> Iterator[L
         text = "its weight is the embeddings', in high precision, but it is not in the list of excluded modules"
         how = {"transformers": "makes a quantized head, whose tensors are not stored"}
         yield finding("exclude-list", WARNING, ["lm_head"], text, consumers=how, mendable=False)
-    swallowed = [group for group in groups if group not in excluded]
+    swallowed = [group for group in groups if group.complete and group not in excluded]
     known = {entry for group in excluded for entry in _entries(found, group.module)}
     for name, match in found.configuration.readers.items():
         if consumer in {None, name}:

@@ -155,6 +155,9 @@ def _is_algorithm(found: QuantizationConfig) -> bool:
 
 def _read_group(found: QuantizationConfig, name: str, group: dict[str, Any]) -> None:
     weights, inputs = group.get("weights"), group.get("input_activations")
+    square = weights.get("block_structure") if isinstance(weights, dict) else None
+    if isinstance(square, list) and len(square) == 2 and all(isinstance(size, int) for size in square):
+        found.block = square[0], square[1]
     targets = group.get("targets")
     found.groups.append(
         QuantizationGroup(

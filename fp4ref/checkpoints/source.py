@@ -14,7 +14,7 @@ from fp4ref.catalogue import PROFILES
 from fp4ref.checkpoints import bounds
 from fp4ref.checkpoints.access import Bytes, Floats, WeightPiece, codes_of, decoded, pieces
 from fp4ref.checkpoints.check_bytes import readable
-from fp4ref.checkpoints.check_scales import Verdict
+from fp4ref.checkpoints.check_scales import RARE, Verdict
 from fp4ref.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from fp4ref.checkpoints.diagnoses import LOSS, SINGLE, diagnosed
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
@@ -105,6 +105,9 @@ def _compare(
         return
     needed = best.decibels - LOSS if best is not None else bounds.least_decibels(group.convention.element)
     if error.decibels >= needed or not error.source:
+        count = sum(_astray(group, original.read(piece), piece) for piece in pieces(group))
+        if 0 < count <= RARE:
+            yield "bit-damage", WARNING, name, f"{count} elements are far from the source's, all others are the nearest"
         return
     yield diagnosed(group, original, error, needed, name)
 
@@ -245,6 +248,23 @@ def _far(group: TensorGroup, rows: Floats, stored: WeightPiece, expected: Weight
     best = np.where(wanted - low <= high - wanted, low, high)
     kept = values[codes[at, column]]
     return int((abs(kept - wanted) - abs(best - wanted) > NEAR * abs(kept - best)).sum())
+
+
+def _astray(group: TensorGroup, rows: Floats, piece: WeightPiece) -> int:
+    """Count elements that are three quarters of a step or more from the source, where another code is nearer."""
+    values = bounds.values(group.convention.element)
+    grid = np.unique(values[np.isfinite(values)])
+    one = int(np.flatnonzero(values == 1)[0])
+    codes = one * 17 if group.convention.bits == 4 else one
+    unit = decoded(group, piece._replace(packed=np.full_like(piece.packed, codes)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wanted = np.nan_to_num(rows / unit)
+    kept = values[codes_of(piece.packed, group.convention.bits)[:, : group.columns]]
+    far = np.nonzero((unit > 0) & (abs(kept - wanted) > 0.5 * np.diff(grid).min()))
+    wanted, kept = wanted[far], kept[far]
+    above = np.clip(np.searchsorted(grid, wanted), 1, len(grid) - 1)
+    best = np.where(wanted - grid[above - 1] <= grid[above] - wanted, grid[above - 1], grid[above])
+    return int((abs(kept - wanted) > 0.75 * abs(kept - best)).sum() - (kept == best).sum())
 
 
 def _plain(found: Recognized, source: Checkpoint) -> Iterator[LintFinding]:

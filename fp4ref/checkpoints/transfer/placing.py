@@ -23,7 +23,6 @@ from fp4ref.packings import CANONICAL, HIGH_FIRST, LOW_FIRST, packed_shape, repa
 
 Bytes = NDArray[np.uint8]
 Emit = Callable[[str, int, Any], None]  # a tensor's name, an offset in it, and bytes
-INTEGERS = {"U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E8M0": 1, "U32": 4}
 
 
 class Placed(NamedTuple):
@@ -144,7 +143,7 @@ class PlacedWeight:
         if convention.split:
             inner = (columns // convention.block[1], convention.block[1] // convention.codes_per_item)
         shape = (*front, rows, *inner)
-        return Placed(name, dtype, shape, math.prod(shape) * INTEGERS[dtype])
+        return Placed(name, dtype, shape, math.prod(shape) * DTYPES[dtype].bits // 8)
 
     def _scales(self) -> Placed:
         role = self.convention.scales
