@@ -225,6 +225,10 @@ def test_absent_packages_import_whole_and_raise_by_name(alias):
         with pytest.raises(NotImplementedError, match=thing.__name__):
             thing()
         assert not isinstance(1, thing)
+        uses = (lambda: thing > 1, lambda: 1 + thing, lambda: [*thing], lambda: thing["x"], lambda: [0][thing])  # noqa: B023
+        for use in uses:
+            with pytest.raises(NotImplementedError, match=thing.__name__):
+                use()
 
 
 def test_our_own_modules_keep_no_absent_names():

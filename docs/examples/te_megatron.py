@@ -40,7 +40,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def batches(done: int, steps: int) -> list[torch.Tensor]:
-    """Return pieces of the standard's text, [BATCH, CONTEXT + 1] bytes each: those after the first `done` ones."""
+    """Return pieces of the standard's text, [BATCH, CONTEXT + 1] bytes each, without the first `done` batches."""
     text = b"".join(path.read_bytes() for path in sorted(spec_root().glob("*.md")))
     data = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
     generator = torch.Generator().manual_seed(1)
@@ -160,7 +160,7 @@ def finish_gradients(gpt: Any) -> None:
 
 
 def whole_state(gpt: Any, optimizer: Any, done: int, *, is_loading: bool) -> dict[str, Any]:
-    """Return what a distributed checkpoint holds: the model, the optimizer, and what each process has for itself."""
+    """Return the content of a distributed checkpoint: the model, the optimizer, and the state of each process."""
     from megatron.core import tensor_parallel
     from megatron.core.dist_checkpointing.mapping import ShardedObject
 
@@ -179,7 +179,7 @@ def whole_state(gpt: Any, optimizer: Any, done: int, *, is_loading: bool) -> dic
 
 
 def save(gpt: Any, optimizer: Any, done: int, folder: Path) -> None:
-    """Write a distributed checkpoint after so many steps."""
+    """Write a distributed checkpoint; done: the steps that were made."""
     from megatron.core import dist_checkpointing
 
     if dist.get_rank() == 0:
@@ -189,7 +189,7 @@ def save(gpt: Any, optimizer: Any, done: int, folder: Path) -> None:
 
 
 def load(gpt: Any, optimizer: Any, folder: Path) -> int:
-    """Read a distributed checkpoint, and return after how many steps it was written."""
+    """Read a distributed checkpoint, and return the number of steps that it stands for."""
     from megatron.core import dist_checkpointing, tensor_parallel
 
     state = dist_checkpointing.load(whole_state(gpt, optimizer, 0, is_loading=True), str(folder))

@@ -18,6 +18,12 @@ class Absent(type):
             raise AttributeError(f"{cls.__name__} has no attribute {name}")
         refuse(f"{cls.path}.{name}")
 
+    def __used(cls, *_: Any) -> NoReturn:
+        refuse(cls.path)
+
+    __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __used
+    __iter__ = __getitem__ = __index__ = __int__ = __float__ = __enter__ = __used
+
 
 @cache
 def absent(path: str) -> type:

@@ -1,7 +1,7 @@
 """Which experts a token goes to, with which probabilities, and the loss that keeps experts balanced.
 
-Everything is computed in float32, by torch's operations, and rounded once to the type of the input. Of equal scores the
-one of the lower expert is chosen first.
+Everything is computed in float32, by torch's operations, and rounded once to the type of the input. Where
+scores are equal, the lower expert is chosen first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INDEX_TYPES = (torch.int16, torch.int32, torch.int64)
 
 
 class RoutingMapFormat(IntEnum):
-    """How a map of experts lies in memory: bool for each, or one bit for each, the lowest bit first."""
+    """The forms of a map of experts: a bool for each, or one bit for each, the lowest bit first."""
 
     BYTEMAP = 0
     BITMAP_U8 = 1
