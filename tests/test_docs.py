@@ -438,7 +438,7 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     assert "At 16x32, 1 of 2 cases reach 90% of the copy bandwidth. Furthest below: `new case` 40%." in text
     assert "varies by up to 25%." in text
     assert "`torchao amax + row` takes 0.50 to 3.00 times as long as `nvfp4 amax + row`; it is faster at 8x8." in text
-    assert "| case | 8x8 | 16x32 |" in lines
+    assert "| case | 8 x 8 | 16 x 32 |" in lines
     assert "| nvfp4 amax + row | 80 | 95 |" in lines
     assert "A call takes the host 3.5 to 3.5 times as long" in text
     assert "`torchao nvfp4 row` takes 0.80 times as long as `quantize nvfp4 row`; it is faster at 8x8." in text

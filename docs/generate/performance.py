@@ -76,7 +76,8 @@ def by_shape(result: Result) -> Iterator[str]:
     timed = [name for name in names if any("us" in cells.get((name, shape), {}) for shape in columns)]
     yield "Percent of the copy bandwidth, by shape:\n"
     rows = [[f"*{n}*" if is_peer(n) else n, *(share(cells.get((n, shape), {})) for shape in columns)] for n in timed]
-    yield from table(["case", *columns], rows)
+    heads = [shape.replace("x", " x ") for shape in columns]  # which may break, so that the names of cases have room
+    yield from table(["case", *heads], rows)
     yield ""
 
 
