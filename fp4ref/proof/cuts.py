@@ -161,7 +161,7 @@ def claims() -> Iterator[ProofClaim]:
             yield ProofClaim(
                 name=f"cut-{spec.name}/{subject}",
                 rules=(
-                    *("NUM-4", "BLK-1", "BLK-8", "BLK-9", "DEQ-4"),
+                    *("NUM-4", "BLK-1", "BLK-8", "BLK-9", "BLK-13", "BLK-14", "DEQ-4"),
                     *(("BLK-7", "LAY-10") if spec.rows > 1 else ()),
                     *(("HAD-4",) if spec.directions == "row" else ()),
                 ),

@@ -73,7 +73,7 @@ def claims() -> Iterator[ProofClaim]:
         values = {ROW_SCALED: "fp4ref.specs:NVFP4_ROW_SCALED", "nvfp4": whole.VALUES["nvfp4"]}
         yield ProofClaim(
             name=f"amax-kept/{subject}",
-            rules=("GLB-4", "GLB-5"),
+            rules=("GLB-4", "GLB-5", "GLB-7"),
             method=Method.ARGUMENT,
             subject=subject,
             statement="An amax that is given is stored as it is, and decides the scales, whatever the elements are.",

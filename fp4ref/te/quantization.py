@@ -178,10 +178,7 @@ class FP8GlobalStateManager(Availability, Recomputation):
 
     @classmethod
     def set_skip_fp8_weight_update_tensor(cls, skip: bool) -> None:
-        """Make captured graphs keep the bytes of kept weights (True) or quantize again: they read it on the device.
-
-        Rules: TEM-3.
-        """
+        """Make captured graphs, which read it at every replay, keep the bytes of kept weights. Rules: TEM-3."""
         state = cls.quantization_state
         if state.skip_fp8_weight_update_tensor is None:
             state.skip_fp8_weight_update_tensor = torch.empty(1, device=default_device(None))
@@ -195,7 +192,8 @@ class FP8GlobalStateManager(Availability, Recomputation):
     @classmethod
     def fp8_graph_capturing(cls) -> bool:
         """Return True while a graph is captured, or in an `autocast` that says so."""
-        capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+        started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        capturing = started and torch.cuda.is_current_stream_capturing()
         return cls.quantization_state.fp8_graph_capturing or capturing
 
     @classmethod
@@ -272,12 +270,8 @@ def quantized_model_init(
         check_recipe_support(recipe)
     manager = FP8GlobalStateManager
     before = manager.get_autocast_state()
-    manager.quantization_state = replace(
-        before,
-        fp8_parameters=enabled,
-        fp8_recipe=recipe,
-        high_precision_init_val=preserve_high_precision_init_val,
-    )
+    inside = {"fp8_parameters": enabled, "high_precision_init_val": preserve_high_precision_init_val}
+    manager.quantization_state = replace(before, fp8_recipe=recipe, **inside)
     try:
         yield
     finally:

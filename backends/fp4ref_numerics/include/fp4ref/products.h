@@ -74,6 +74,7 @@ template <class S> struct Counted {
 
 // magnitude * 2^exponent, `low` if anything nonzero lies below it, rounded once to float. The bits below the 53 highest
 // become one that says whether they are zero, which a double holds exactly, as it does the power of two. Rules: NUM-1.
+// Certificates: gemm-ties.
 inline float rounded_magnitude(unsigned_wide magnitude, int exponent, bool low)
 {
     while (magnitude >> 53) {
@@ -94,7 +95,7 @@ inline float rounded(wide sum, int exponent)
 }
 
 // A fixed-point number of 22 digits of 32 bits, the lowest worth 2^0. A digit is a 64-bit sum of terms below 2^32: it cannot
-// overflow before 2^31 of them.
+// overflow before 2^31 of them. Certificates: gemm-spreads-*, gemm-long-mx.
 struct Accumulator {
     static constexpr int DIGITS = 22;
     size digits[DIGITS];
