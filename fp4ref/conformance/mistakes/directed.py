@@ -108,12 +108,13 @@ def directed() -> Iterator[Mistake]:
     for slot, field, made in STAGES:
         for name, words, which in WHICH:
             for way, toward in WAYS:
+                changes: dict[str, Any] = {field: of(partial(_of_kernel, field, which, way))}
                 yield known(
                     slot,
                     f"directed-{field.replace('_', '-')}-{name}-{way}",
                     f"{words} by which {made} is rounded {toward} instead of to nearest",
                     alone=True,
-                    **{field: of(partial(_of_kernel, field, which, way))},
+                    **changes,
                 )
 
 
