@@ -155,7 +155,7 @@ MISTAKES = {
     "both directions use the same bits": lambda n, s, d: uniform(n, s, "row"),
     "both directions use the same bits (transposed)": transposed,
     "the elements of a block share their bits": per_block,
-    "the four elements of a word share their bits": per_word,
+    "elements 2i and 2i + 1 share their bits, and perhaps all four of a word": per_word,
     "every block uses the same bits": same_block,
     "every row uses the same bits": same_rows,
     "always rounds down, as with random bits that are all zero": lambda n, s, d: np.zeros(s, np.uint8),

@@ -270,8 +270,9 @@ def quantized_model_init(
         check_recipe_support(recipe)
     manager = FP8GlobalStateManager
     before = manager.get_autocast_state()
-    inside = {"fp8_parameters": enabled, "high_precision_init_val": preserve_high_precision_init_val}
-    manager.quantization_state = replace(before, fp8_recipe=recipe, **inside)
+    keeps = preserve_high_precision_init_val
+    inside = replace(before, fp8_parameters=enabled, fp8_recipe=recipe, high_precision_init_val=keeps)
+    manager.quantization_state = inside
     try:
         yield
     finally:

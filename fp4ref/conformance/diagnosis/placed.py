@@ -37,7 +37,6 @@ PROBES = 12  # views on which every mistake is tried first
 CUT = 16  # rows of a large case on which a mistake is tried before the whole
 KEPT = 8  # possible mistakes of a group whose place is learnt
 PAIR_PROBES = 6  # views on which it is seen what a mistake explains of the whole
-GLANCES = 3  # of these, after which one that explains nothing is dropped
 PAIRS = 12  # pairs of mistakes that are tried on all views
 SHARE = 0.05  # of the blocks that differ, which each of two mistakes explains at least
 LEAST = 8  # blocks that differ, below which two mistakes are not blamed together
@@ -168,13 +167,8 @@ class PlacedSearch:
         for mistake in itertools.chain(self._commonest(), *self._groups()):
             self.tick()
             changed = None if mistake.alone else self.base.but(mistake)
-            made: list[Bools | None] = []
-            for view, bad in zip(probes if changed is not None else (), wrong, strict=False):
-                made.append(None if changed is None else view.own(changed.kernel))
-                seen = [own[bad].any() for own, bad in zip(made, wrong, strict=False) if own is not None]
-                if made[-1] is None or (len(made) == GLANCES and not any(seen)):
-                    break
-            if len(made) < len(probes) or any(own is None for own in made):
+            made = [] if changed is None else [view.own(changed.kernel) for view in probes]
+            if changed is None or any(own is None for own in made):
                 continue
             held = np.concatenate([own[bad] for own, bad in zip(made, wrong, strict=True) if own is not None])
             if SHARE * total <= np.count_nonzero(held) < total:

@@ -62,12 +62,16 @@ class _Run:
 class _Counted(np.ndarray[Any, Any]):
     """An array whose operations a run counts."""
 
-    run: _Run
+    run: _Run | None = None  # of a view that a stage makes: that of its array
+
+    def __array_finalize__(self, other: Any) -> None:
+        """Take over the run of the array that this is a view of. NumPy gives this method its name."""
+        self.run = getattr(other, "run", None)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **how: Any) -> Any:
         """Run an operation on what is inside, and count it. NumPy gives this method its name."""
         plain = tuple(np.asarray(value) if isinstance(value, _Counted) else value for value in inputs)
-        if method != "__call__" or how:
+        if method != "__call__" or how or self.run is None:
             return getattr(ufunc, method)(*plain, **how)
         return _counted(self.run.rounded(ufunc, plain), self.run)
 
@@ -104,12 +108,13 @@ def directed() -> Iterator[Mistake]:
     for slot, field, made in STAGES:
         for name, words, which in WHICH:
             for way, toward in WAYS:
+                changes: dict[str, Any] = {field: of(partial(_of_kernel, field, which, way))}
                 yield known(
                     slot,
                     f"directed-{field.replace('_', '-')}-{name}-{way}",
                     f"{words} by which {made} is rounded {toward} instead of to nearest",
                     alone=True,
-                    **{field: of(partial(_of_kernel, field, which, way))},
+                    **changes,
                 )
 
 

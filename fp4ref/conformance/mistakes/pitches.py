@@ -114,7 +114,8 @@ def _written_across(pitch: Pitch, width: int, scales: Codes) -> Codes:
 
 def _read_at(pitch: Pitch, width: int, scales: Codes) -> Codes:
     """Return rows of scale bytes taken from places a pitch apart."""
-    return taken_at(pitch(*scales.shape, width), scales)
+    rows, across = scales.shape
+    return taken_at(pitch(rows, across, width), scales)
 
 
 def taken_at(apart: int, grid: Codes) -> Codes:

@@ -127,7 +127,7 @@ class KernelProcess:
                 if longer > waited + SLIGHT * limit and time.monotonic() - start < left:
                     waited = longer
                     continue
-                return Finding(FindingKind.HUNG, f"no result after {min(limit, left):.3g} s{_beside(waited)}")
+                return Finding(FindingKind.HUNG, f"no result after {max(min(limit, left), 0.0):.3g} s{_beside(waited)}")
             if answer is None:
                 return self._ended()
             if answer[0].get("number") == self._number:

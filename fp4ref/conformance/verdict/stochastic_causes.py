@@ -72,7 +72,8 @@ def _shared(names: set[str]) -> list[str]:
         said.append("both directions use the same bits")
     if alike_in("in a group of four"):
         block = alike_in("in two groups of a block")
-        said.append(f"the {'elements of a block' if block else 'four elements of a word'} share their bits")
+        pairs = "elements 2i and 2i + 1 share their bits, and perhaps all four of a word"
+        said.append("the elements of a block share their bits" if block else pairs)
     elif alike_in("in two groups of a block"):
         said.append("the groups of a block use the same bits")
     if alike_in("in two blocks of a row"):

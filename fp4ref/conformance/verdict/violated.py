@@ -95,11 +95,11 @@ def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> l
     if not plain or any(len(one.names) != 1 or one.stage not in OF_STAGE for one in plain):
         return []
     every = [rule for rule in failing if rule != "LAY-5" or any(one.stage == Slot.PADDING for one in plain)]
-    named = [_of_cause(one, spec, every) for one in plain]
-    return [rule for rule in every if any(rule in rules for rules in named)]
+    by_cause = [_of_cause(one, spec, every) for one in plain]
+    return [rule for rule in every if any(rule in rules for rules in by_cause)]
 
 
-def _of_cause(cause: Explanation, spec: Spec, failing: Sequence[str]) -> Collection[str]:
+def _of_cause(cause: Explanation, spec: Spec, failing: Sequence[str]) -> Sequence[str]:
     """Return the failing rules that one mistake breaks."""
     known = next((rules for name, rules in OF_MISTAKES if name.match(cause.names[0])), ())
     if known:
