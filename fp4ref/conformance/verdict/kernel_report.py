@@ -11,7 +11,6 @@ from fp4ref.conformance.diagnosis.budget import OPERATION_SECONDS, SECONDS
 from fp4ref.conformance.diagnosis.declared_packing import diagnose_packed
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, verdict
 from fp4ref.conformance.diagnosis.operations import diagnose_operation
-from fp4ref.conformance.diagnosis.same_statement import ONE_BYTE
 from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.judge.cases import ONLY_ZEROS, Judgement
 from fp4ref.conformance.judge.excuses import Excuse
@@ -151,7 +150,7 @@ class KernelReport(Tally):
     def _unwritten_place(self) -> str:
         """The place of bytes that were not written, if nothing else is wrong: they are one byte, that of the guards."""
         told = () if self.diagnosis is None else self.diagnosis.explanations
-        constants = all(len(one.names) == 1 and ONE_BYTE in one.names[0] for one in told)
+        constants = all(len(one.mistakes) == 1 and one.mistakes[0].constant for one in told)
         return told[0].place if self.findings.keys() == {FindingKind.UNWRITTEN} and told and constants else ""
 
     @property
