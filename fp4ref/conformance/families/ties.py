@@ -23,6 +23,7 @@ from fp4ref.formats import E2M1, E8M0
 from fp4ref.spec import Granularity
 
 MULTIPLES = (1, 3, 5, 7)  # of the unit: 3, 5 and 7 have no exact reciprocal, yet ties stay exact
+ONE_ROW = 2048  # elements of a row alone
 MANTISSAS = (1.0, 1.03125, 1.25, 1.5, 1.75, 1.9375)
 
 
@@ -38,7 +39,10 @@ def element_ties(aimed: Aim) -> Iterator[Member]:
             return
         blocks = tied(aimed, scales, multiple)
         if len(blocks):
-            yield Member(f"unit-{multiple}", matrix_of(aimed, blocks, aimed.unit_amax * multiple))
+            whole = matrix_of(aimed, blocks, aimed.unit_amax * multiple)
+            yield Member(f"unit-{multiple}", whole)
+            if multiple == 1 and aimed.spec.block.rows == 1:  # kernels take another path for one row
+                yield Member("one-row", whole.reshape(1, -1)[:, :ONE_ROW])
 
 
 def tied(aimed: Aim, scales: Values, multiple: int = 1) -> NDArray[Any]:

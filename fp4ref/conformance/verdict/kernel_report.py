@@ -15,6 +15,7 @@ from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.judge.cases import ONLY_ZEROS, Judgement
 from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.judge.isolation import InternalError, unexplained
+from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.run.ending import words
 from fp4ref.conformance.subjects.outcomes import FindingKind
 from fp4ref.conformance.verdict.dump_report import Result, Verdict, incomplete, result_json, untried_text
@@ -150,8 +151,9 @@ class KernelReport(Tally):
     def _unwritten_place(self) -> str:
         """The place of bytes that were not written, if nothing else is wrong: they are one byte, that of the guards."""
         told = () if self.diagnosis is None else self.diagnosis.explanations
-        constants = all(len(one.mistakes) == 1 and one.mistakes[0].constant for one in told)
-        return told[0].place if self.findings.keys() == {FindingKind.UNWRITTEN} and told and constants else ""
+        constant = {(mistake.name,) for mistake in MISTAKES if mistake.constant}
+        alone = bool(told) and all(one.names in constant for one in told)
+        return told[0].place if self.findings.keys() == {FindingKind.UNWRITTEN} and alone else ""
 
     @property
     def _only_empty(self) -> bool:
