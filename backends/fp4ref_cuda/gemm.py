@@ -78,6 +78,7 @@ def _served(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
 
 
 def _product(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """Choose and launch the kernels. Rules: GEM-12. Certificates: product-groups."""
     restore = arrays.device_restorer(a.data.data)
     _, library = buffers.adopt("gemm", a.data.data)
     (rows, depth), columns = a.shape, b.shape[0]

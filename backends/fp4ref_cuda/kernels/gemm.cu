@@ -11,7 +11,8 @@
 // A and B (specifications, of which formats, block width and kind of global scale count), Layout_A, Layout_B, In, Out, EXACT
 // and WIDE (whether exact sums can leave 64 bits) come before this file. A block of threads makes 32 x 32 results, a thread
 // four of them. Codes become integers by a table; a block's sum is an integer times a power of two, so that only what a
-// mode says is rounded. Rules: GEM-1, GEM-2, GEM-3, GEM-4.
+// mode says is rounded. Rules: GEM-1, GEM-2, GEM-3, GEM-4. Certificates: gemm-pairs-*, gemm-longest, gemm-order-*, gemm-ties,
+// gemm-spreads-*, gemm-long-mx, product-*.
 #include "common.cuh"
 #include <fp4ref/products.h>
 
