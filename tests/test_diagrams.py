@@ -1044,7 +1044,7 @@ def test_every_registered_format_has_a_figure(name, said):
 
 @pytest.mark.parametrize("width", [80, 60])
 def test_where_fits_the_terminal(monkeypatch, width):
-    module = importlib.import_module("fp4ref.cli.where")
+    module = importlib.import_module("fp4ref.cli.common")
     asked = ["where", "37", "130", "--shape", "300x288"]
     whole = CliRunner().invoke(main, asked).output
     monkeypatch.setattr(module, "terminal_width", lambda: width)

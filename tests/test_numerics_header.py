@@ -57,7 +57,8 @@ def test_gcc_must_be_told_not_to_contract(one_line):
 
 
 def test_each_header_stands_alone_and_includes_no_other_library(tmp_path):
-    assert {path.stem for path in (fp4ref_numerics.INCLUDE / "fp4ref").glob("*.h")} == set(fp4ref_numerics.HEADERS)
+    every = {path.stem for path in (fp4ref_numerics.INCLUDE / "fp4ref").glob("*.h")}
+    assert every == {*fp4ref_numerics.HEADERS, "products"}  # whose integers of 128 bits not every compiler has
     for name in fp4ref_numerics.HEADERS:
         text = (fp4ref_numerics.INCLUDE / "fp4ref" / f"{name}.h").read_text()
         included = [line for line in text.splitlines() if line.startswith("#include")]

@@ -244,6 +244,7 @@ PYTHON_PARTS = {  # claim: module, function, texts and their replacements
     },
     "amax-places/golden": ("fp4ref.model.quantize", "largest", "np.isnan(magnitude)] = 0", "np.isnan(magnitude)] = 4"),
     "amax-places/torch": ("fp4ref_torch.quantize", "largest", "word > exact.INFINITY", "word > exact.NAN"),
+    "spare-nibbles/torch": ("fp4ref_torch.codecs", "pack", "(codes, (0, 1))", "(codes, (0, 1), value=7)"),
     "spare-nibbles/golden": ("fp4ref.packing", "pack", "|= own << shift", "|= own | own << 4"),
     "search-far/golden": ("fp4ref.model.quantize", "_four_over_six", "errors[1] < errors[0]", "errors[1] <= errors[0]"),
     "search-far/torch": ("fp4ref_torch.four_over_six", "search", "second[2] < first[2]", "second[2] <= first[2]"),

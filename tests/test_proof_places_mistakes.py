@@ -332,6 +332,8 @@ PYTHON_PLACES = {
     **{
         f"offset-{name}/torch": instead("fp4ref_torch.layouts", "from_linear", even_scales_in_torch) for name in LAYOUTS
     },
+    "moved-tails/golden": method(layouts.Layout, "from_linear", even_scales),
+    "moved-tails/torch": instead("fp4ref_torch.layouts", "from_linear", even_scales_in_torch),
     **{f"group-{name}/golden": instead(layouts, "group_starts", late_start) for name in LAYOUTS},
     **{f"piece-{name}/golden": method(strides.Strides, "ends", short_end) for name in LAYOUTS},
     **{f"{name}/golden": instead("fp4ref.model.quantize", "_of_rows", first_amax) for name in OF_ROWS},

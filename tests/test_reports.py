@@ -192,7 +192,7 @@ def test_violated_rules_are_named_first(capsys):
     assert "BLK-4 " in others
     assert "E2M1-3" not in others
     held = next(line for line in lines if line.startswith("rules in cases that pass"))
-    assert "PACK-1 6/6" in held
+    assert re.search(r"PACK-1 (\d+)/\1\b", held)
     assert "E2M1-3" not in held
 
 

@@ -54,8 +54,9 @@ def copied(target: Any, source: Any) -> Any:
 
 
 @pytest.mark.rule("TEM-32", "TEM-33")
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_a_chain_is_a_layernorm_mlp(recipe):
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "dequantized"])  # which LayerNormMLP refuses
+def test_a_chain_is_a_layernorm_mlp(name):
+    recipe = RECIPES[name]
     module = te.LayerNormMLP(64, 128, activation="swiglu", params_dtype=torch.bfloat16)
     with torch.no_grad():
         for number, parameter in enumerate(module.parameters()):
