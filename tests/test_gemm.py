@@ -612,3 +612,16 @@ OTHER = fp4ref.NVFP4.replace(name="other-signs", hadamard=fp4ref.Hadamard(signs=
 def test_operands_that_do_not_fit(a, b, arguments, error, message):
     with pytest.raises(error, match=message):
         fp4ref.gemm(a, b, **arguments)
+
+
+@pytest.mark.rule("CNF-5")
+def test_the_cuda_backend_says_which_products_it_has_not(monkeypatch):
+    import fp4ref_cuda
+
+    def reasons(name: str) -> list[str]:
+        spec = fp4ref.profiles[name]
+        return fp4ref_cuda.BACKEND.unserved(Call("gemm_exact", spec, device="cuda", spec_b=spec))
+
+    assert [name for name in ("nvfp4", "mxfp4", "mxfp8-e5m2", "mxfp6-e3m2", "mxint8") if reasons(name)] == []
+    monkeypatch.setattr(fp4ref_cuda.sys, "platform", "win32")
+    assert reasons("nvfp4") == ["products: NVRTC has integers of 128 bits on Linux only"]

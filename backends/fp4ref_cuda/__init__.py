@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from types import ModuleType
 
@@ -23,7 +24,9 @@ def unsupported(call: Call) -> list[str]:
     """Return why the kernels cannot serve a call; nothing if they can."""
     reasons = fp4ref_numerics.unsupported(call)
     if call.multiplies:
-        return reasons + too_wide(call) + [why for spec in call.specs for why in _block_reasons(1, spec.block.columns)]
+        here = [] if sys.platform == "linux" else ["products: NVRTC has integers of 128 bits on Linux only"]
+        blocks = [why for spec in call.specs for why in _block_reasons(1, spec.block.columns)]
+        return reasons + too_wide(call) + blocks + here
     return reasons + [reason for spec in call.specs for reason in _reasons(spec)]
 
 
