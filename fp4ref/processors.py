@@ -1,4 +1,4 @@
-"""How many threads a process works in."""
+"""The number of threads that a process works in."""
 
 from __future__ import annotations
 

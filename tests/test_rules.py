@@ -292,7 +292,7 @@ LISTS = ("rules --since 0.1", "diagram", "layouts", "verify --signatures", "doct
 
 @pytest.mark.parametrize("line", [*(f"rules {name}" for name in ("BLK-3", "LAY-14", "SR-7", "FIL-3")), *LISTS])
 def test_lists_and_texts_are_wrapped_between_words(line: str) -> None:
-    """Of a rule, tables and code are kept; a word that is wider than the terminal is, too."""
+    """Tables and code of a rule stay as they are, and so does a word that is wider than the terminal."""
     words: list[list[str]] = []
     for columns in ("", "80"):
         result = CliRunner(env={"COLUMNS": columns}).invoke(main, line.split())

@@ -1,4 +1,4 @@
-"""Which experts a token goes to, with which probabilities, and the loss that keeps experts balanced.
+"""The router: the experts of each token, their probabilities, and the loss that keeps experts balanced.
 
 Everything is computed in float32, by torch's operations, and rounded once to the type of the input. Where
 scores are equal, the lower expert is chosen first.
