@@ -119,7 +119,7 @@ def quantize(
     """
     kinds = repeats.kinds_of_arguments(x, amax, random_bits, out) if noop is None else None
     named = getattr(spec, "name", spec)  # which equal specifications may differ in, and the result shows
-    key = "quantize", kinds, spec, named, directions, scale_layout, backend
+    key = "quantize", kinds, spec, named, directions, scale_layout, backend  # as `quantize_again` has it
     again = repeats.find(key) if kinds else None
     if again:
         repeated: Quantized = again(x, amax, random_bits, out)
@@ -156,6 +156,18 @@ def quantize(
             key, plans.repeating(planned, x, (amaxes, given_bits, buffers), backend, result), scale_layout, spec=given
         )
     return result
+
+
+def quantize_again(
+    x: Any, spec: Spec | str, directions: DirectionChoice, scale_layout: LayoutName, backend: str | None = None
+) -> Callable[[Any], Quantized] | None:
+    """Return the function that serves `quantize` of other arrays of this one's kind; None before the first call.
+
+    It decides nothing again, and so holds as long as the layouts, profiles and backends that are registered.
+    """
+    kinds = repeats.kind_of(x)
+    named = getattr(spec, "name", spec)
+    return repeats.find(("quantize", kinds, spec, named, directions, scale_layout, backend)) if kinds else None
 
 
 def dequantize(
@@ -223,8 +235,8 @@ def to_layout(
     key = "to_layout", kinds, scale_layout, backend
     again = repeats.find(key) if kinds else None
     if again:
-        moved: Quantized[Row_co, Column_co] = again(q)
-        return moved
+        repeated: Quantized[Row_co, Column_co] = again(q)
+        return repeated
     require_quantized("to_layout", q)
     target = layout(scale_layout)
     changed: dict[Direction, Any] = {}
@@ -241,18 +253,20 @@ def to_layout(
         changed[name] = data._replace(scales=function(call, data.scales))
         bind = registry.binder(call, backend) if kinds else None
         bound[name] = bind(call, data.scales) if bind else None
+    moved = dataclasses.replace(q, scale_layout=scale_layout, **changed)
     if all(bound.values()):
-        repeats.keep(key, _moving(bound, scale_layout), q.scale_layout, scale_layout)
-    return dataclasses.replace(q, scale_layout=scale_layout, **changed)
+        repeats.keep(key, _moving(bound, moved), q.scale_layout, scale_layout)
+    return moved
 
 
-def _moving(bound: dict[Direction, Any], scale_layout: LayoutName) -> Callable[[Quantized], Quantized]:
+def _moving(bound: dict[Direction, Any], like: Quantized) -> Callable[[Quantized], Quantized]:
     """Return a function that moves the scales of other results of the same kind."""
+    make = like.maker()
     row, column = (bound.get(name) for name in DIRECTIONS)
 
     def again(q: Quantized) -> Quantized:
         rows = row and q.row and DirectionData(q.row.data, row(q.row.scales), q.row.amax)
         columns = column and q.column and DirectionData(q.column.data, column(q.column.scales), q.column.amax)
-        return Quantized(q.spec, q.shape, q.dtype, scale_layout, rows, columns)
+        return make(rows, columns)
 
     return again

@@ -118,24 +118,28 @@ def repeating(
             return None
         bound.append(repeat)
     names, together = planned.names, planned.together
-    record = like.spec, like.shape, like.dtype, like.scale_layout
+    make = like.maker()
     if not any(value is not None for each in given for value in each.values()):
         if together:
-            return lambda x, *_: Quantized(*record, *bound[0](x))
+            (both,) = bound
+            return lambda x, *_: make(*both(x))
         row, column = (dict(zip(names, bound, strict=True)).get(name) for name in DIRECTIONS)
-        return lambda x, *_: Quantized(*record, row and row(x), column and column(x))
+        return lambda x, *_: make(row and row(x), column and column(x))
 
+    none = [None] * len(names)
     are_apart = apart(_arrays(x, [[each[name] for name in names] for each in given]))
 
     def again(x: Any, amax: Any, random_bits: Any, out: Quantized | None) -> Quantized:
-        parts = [[_of_direction(each, name) for name in names] for each in (amax, random_bits, out)]
+        parts = [
+            none if each is None else [_of_direction(each, name) for name in names] for each in (amax, random_bits, out)
+        ]
         if out is not None and not are_apart(_arrays(x, parts)):
             taken = {**by_direction("amax", amax), **by_direction("random_bits", random_bits)}
             require_apart("quantize", parts_of(out, names), {"x": x, **taken})
         if together:
-            return Quantized(*record, *bound[0](x, *[Directions(*each) for each in parts]))
+            return make(*bound[0](x, *[Directions(*each) for each in parts]))
         results = [repeat(x, *each) for repeat, each in zip(bound, zip(*parts, strict=True), strict=True)]
-        return Quantized(*record, **dict(zip(names, results, strict=True)))
+        return make(*[results[names.index(name)] if name in names else None for name in DIRECTIONS])
 
     return again
 

@@ -55,9 +55,8 @@ def kind_of(x: Any) -> tuple[Hashable, ...] | None:
     """Return the kind of an array of NumPy or torch; None for any other object, and for lazy views (NUM-7)."""
     if type(x) is np.ndarray:
         return x.dtype, x.shape, x.strides
-    if type(x) not in _plain and not _is_plain(type(x)):
-        return None
-    if x.layout is not _plain[type(x)] or x.is_neg() or x.is_conj():
+    strided = _plain.get(type(x)) or _plain_now().get(type(x))
+    if strided is None or x.layout is not strided or x.is_neg() or x.is_conj():
         return None
     return x.dtype, x.shape, x.stride(), x.device
 
@@ -65,11 +64,11 @@ def kind_of(x: Any) -> tuple[Hashable, ...] | None:
 _plain: dict[type, Any] = {}  # torch's types without a behaviour of their own, and the layout that has strides
 
 
-def _is_plain(kind: type) -> bool:
+def _plain_now() -> dict[type, Any]:
     torch = sys.modules.get("torch")
     if torch is not None:
         _plain.update(dict.fromkeys((torch.Tensor, torch.nn.Parameter), torch.strided))
-    return kind in _plain
+    return _plain
 
 
 def kinds_of_arguments(x: Any, amax: Any, random_bits: Any, out: Any) -> tuple[Hashable, ...] | None:
@@ -120,13 +119,16 @@ def find(key: Hashable) -> Callable[..., Any] | None:
         found = _repeats.get(key)
     except TypeError:  # an argument without a hash, which the checks refuse
         return None
-    if found is None or found.backends is not registry.backends():
+    if found is None:
         return None
-    if found.changes != Names.changes:
+    function, backends, _, changes = found
+    if backends is not registry.backends():
+        return None
+    if changes != Names.changes:
         if not found.current:
             return None
         _repeats[key] = found._replace(changes=Names.changes)
-    return found.function
+    return function
 
 
 def keep(key: Hashable, function: Callable[..., Any] | None, *layouts: str, spec: Spec | str | None = None) -> None:

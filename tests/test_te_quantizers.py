@@ -358,3 +358,72 @@ def test_codes_decode_alike_alone_and_in_pairs(kind, dtype, count, offset):
     integers = torch.int32 if dtype is torch.float32 else torch.int16
     assert torch.equal(found.view(integers)[numbers], expected.view(integers)[numbers])
     assert found[~numbers].isnan().all()
+
+
+def as_now(quantizer):
+    """The bytes of a quantizer that remembers nothing: of a class of its own, which has no kind."""
+    own = type("Own", (type(quantizer),), {})
+    fresh = object.__new__(own)
+    fresh.__dict__.update(quantizer.__dict__)
+    assert fresh.kind() is None
+    return fresh
+
+
+OF_ALL = {
+    "direction": lambda q, _: q.set_usage(rowwise=False),
+    "both directions": lambda q, _: q.set_usage(rowwise=True, columnwise=True),
+    "rows alone": lambda q, _: q.set_usage(rowwise=True, columnwise=False),
+    "swizzled": lambda q, _: setattr(q, "optimize_for_gemm", True),
+    "storage": lambda q, _: setattr(q, "internal", True),
+    "tiles": lambda q, _: setattr(q, "with_2d_quantization", True),
+}
+OF_NVFP4 = OF_ALL | {
+    "row-scaled": lambda q, _: (q.set_usage(rowwise=True, columnwise=False), setattr(q, "row_scaled_nvfp4", True)),
+    "4over6": lambda q, _: setattr(q, "nvfp4_use_4over6", True),
+    "fast": lambda _, patch: patch.setenv("NVTE_USE_FAST_MATH", "1"),
+    "fast, set to 0": lambda _, patch: patch.setenv("NVTE_USE_FAST_MATH", "0"),
+    "fast errors": lambda q, patch: (
+        setattr(q, "nvfp4_use_4over6", True),
+        patch.setenv("NVTE_NVFP4_4OVER6_ERR_USE_FAST_MATH", "1"),
+    ),
+}
+OF_MXFP8 = OF_ALL | {"E5M2": lambda q, _: setattr(q, "dtype", DType.kFloat8E5M2)}
+CHANGES = [(NVFP4Quantizer, name) for name in OF_NVFP4] + [(MXFP8Quantizer, name) for name in OF_MXFP8]
+
+
+@pytest.mark.rule("TEL-3")
+@pytest.mark.parametrize(("kind", "change"), CHANGES)
+def test_a_quantizer_that_is_called_again_follows_its_settings(kind, change, monkeypatch):
+    quantizer = kind()
+    for shape in ((128, 256), (2, 64, 256)):
+        x, other = sample(dtype=torch.bfloat16, rows=128, columns=256), sample(128, 256, seed=1)
+        x, other = x.view(shape), other.view(shape)
+        for _ in range(3):
+            quantizer(x)
+        (OF_NVFP4 if kind is NVFP4Quantizer else OF_MXFP8)[change](quantizer, monkeypatch)
+        right = as_now(quantizer)(other)
+        for _ in range(3):
+            made = quantizer(other)
+            assert type(made) is type(right)
+            for name in (*right.SETTINGS, *right.BUFFERS):
+                got, needed = getattr(made, name), getattr(right, name)
+                same = torch.equal(got, needed) if isinstance(needed, torch.Tensor) else got == needed
+                assert same, name
+            made._quantizer.set_usage(rowwise=not quantizer.rowwise_usage)  # a copy: nobody else's
+
+
+@pytest.mark.rule("TEL-3", "TEL-7")
+def test_a_quantizer_that_is_called_again_counts_and_keeps_gradients():
+    quantizer, x = NVFP4Quantizer(columnwise=False), sample()
+    for _ in range(3):
+        quantizer(x)
+    debug.reset_operation_counts()
+    quantizer.role = "input"
+    with_history = x.float().requires_grad_().to(torch.bfloat16)
+    made = quantizer(with_history)
+    assert made.requires_grad
+    made.dequantize().sum().backward()
+    quantizer(x)
+    turned = sample(160, 96).t()
+    assert torch.equal(quantizer(turned)._rowwise_data, quantizer(turned.contiguous())._rowwise_data)
+    assert debug.operation_counts()["quantize"] == {"input": 4}

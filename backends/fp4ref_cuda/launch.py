@@ -19,7 +19,16 @@ from fp4ref_cuda.recording import Launch, LoadedKernel, Shape, Start, Started
 from fp4ref_cuda.words import start_once
 
 FAMILY = {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)}  # targets whose conversions need the architecture's own variant
-_current = threading.local()
+
+
+class _Current(threading.local):
+    """Of a thread: the device that it has a context on, and the kernels that a rehearsal notes."""
+
+    ordinal: int | None = None
+    rehearsal: dict[tuple[str, str, str], None] | None = None
+
+
+_current = _Current()
 
 
 def require_device() -> None:
@@ -118,7 +127,7 @@ def enter(library: Library) -> None:
 
     Errors: BackendError.
     """
-    if getattr(_current, "ordinal", None) is None:
+    if _current.ordinal is None:
         try:
             _device(library.ordinal).set_current()
         except (RuntimeError, SystemError, TypeError) as failure:
@@ -161,7 +170,7 @@ def _config(shape: Shape, stream: int, ordinal: int) -> Any:
 
 def rehearsing() -> bool:
     """Return True while launches of this thread are only noted."""
-    return getattr(_current, "rehearsal", None) is not None
+    return _current.rehearsal is not None
 
 
 def rehearse(act: Callable[[], None], tell: Callable[[str], None]) -> None:
@@ -203,8 +212,9 @@ def launch(
 
     Errors: BackendError with the kernel's name, for what fails before the kernel runs.
     """
-    if rehearsing():
-        _current.rehearsal[name, prelude, target(library.ordinal)] = None
+    rehearsal = _current.rehearsal
+    if rehearsal is not None:
+        rehearsal[name, prelude, target(library.ordinal)] = None
         return
     shape = Shape(grid, block, shared, True)
     run(library, ready(library, name, prelude, shape, len(arguments)), arguments)

@@ -24,10 +24,11 @@ from fp4ref_cuda.recording import Address, Recording, Start, Started, Strided, r
 from fp4ref_cuda.words import HEADER, POINTERS, packed
 
 KEPT = 4096  # programs, at most
+MET = 1024  # addresses that a kind of call was given, at most
 
 
 class Program(NamedTuple):
-    """The allocations and launches of a kind of call. results: numbers of arrays, the inputs first, or None.
+    """The allocations and launches of a kind of call. results: numbers of arrays, the inputs first; -1 for None.
 
     words: what `packed` makes of the arguments of every start, one after the other. addresses: the position of each
     among these, the number of its array, and its offset in bytes; the last array is the words themselves. steps: what
@@ -40,7 +41,7 @@ class Program(NamedTuple):
     words: array[int]
     addresses: tuple[tuple[int, int, int], ...]
     steps: tuple[tuple[Start, int], ...]
-    results: tuple[int | None, ...]
+    results: tuple[int, ...]
     plan: Plan | None
     records: tuple[Any, ...]
     graphs: Graphs
@@ -51,11 +52,11 @@ class Program(NamedTuple):
         """Serve another call of the kind. starts: addresses of its inputs, 0 for None. views: of its results."""
         enter(self.library)
         made = [allocate() for allocate in self.allocators]
-        arrays, places = (*inputs, *made), (*starts, *[each.data_ptr() for each in made])
+        arrays, places = (*inputs, *made, None), (*starts, *[each.data_ptr() for each in made])
         self.start(places, self.library.stream())
         if self.plan is not None:
             remember(self.plan)
-        results: list[Any] = [None if slot is None else arrays[slot] for slot in self.results]
+        results = [arrays[slot] for slot in self.results]
         for at, view in views:
             results[at] = results[at].as_strided(*view)
         return tuple(results)
@@ -140,7 +141,7 @@ def program_of(library: Library, noted: Recording, slots: tuple[int | None, ...]
                 addresses.append((position, slot, offset + value.offset))
         words.extend(packed(step.arguments))
         steps.append((step.start, 8 * first))
-    results = tuple(None if slot is None else places[slot][0] for slot in slots)
+    results = tuple(-1 if slot is None else places[slot][0] for slot in slots)
     return Program(
         library, tuple(allocators), words, tuple(addresses), tuple(steps), results, last_plan(), records, Graphs()
     )
@@ -181,26 +182,34 @@ def bind(operation: Hashable, call: Call, inputs: Sequence[Any]) -> Callable[...
         return None
     ordinal, fixed, device = library.ordinal, (operation, id(call), library.ordinal), buffers.current_device()
     known: dict[tuple[int, ...] | int, Program] = {}
+    met: dict[tuple[int, ...], Program] = {}  # by the addresses of all inputs: a loop gives the same ones again
     nones, zeros = (None,) * (len(inputs) - 1), (0,) * (len(inputs) - 1)
 
     def again(*inputs: Any) -> tuple[Any, ...] | None:
         if rehearsing() or recording.current() is not None or device() != ordinal:
             return None
-        places: tuple[int, ...] | int
         if len(inputs) == 1:
             start = inputs[0].data_ptr()
-            inputs, starts, places = (*inputs, *nones), (start, *zeros), start % ALIGNMENT
-        else:
-            starts = tuple([0 if each is None else each.data_ptr() for each in inputs])
-            places = _places(starts)
-        program = known.get(places)
+            program = known.get(start % ALIGNMENT) or find((*inputs, *nones), start % ALIGNMENT)
+            return program and program.again((*inputs, *nones), (start, *zeros))
+        starts = tuple([0 if each is None else each.data_ptr() for each in inputs])
+        program = met.get(starts)
         if program is None:
-            seen = seen_in(inputs, ordinal)
-            program = None if seen is None else _programs.get((*fixed, *seen[1]))
+            places = _places(starts)
+            program = known.get(places) or find(inputs, places)
             if program is None:
                 return None
-            known[places] = program
+            if len(met) >= MET:
+                met.clear()
+            met[starts] = program
         return program.again(inputs, starts)
+
+    def find(inputs: Sequence[Any], places: tuple[int, ...] | int) -> Program | None:
+        seen = seen_in(inputs, ordinal)
+        program = None if seen is None else _programs.get((*fixed, *seen[1]))
+        if program is not None:
+            known[places] = program
+        return program
 
     return again
 

@@ -157,12 +157,18 @@ def _never() -> bool:
     return False
 
 
-_current = threading.local()
+class _Current(threading.local):
+    """The recording of a thread's call."""
+
+    recording: Recording | None = None
+
+
+_current = _Current()
 
 
 def current() -> Recording | None:
     """Return the recording of this thread's call, if there is one."""
-    return getattr(_current, "recording", None)
+    return _current.recording
 
 
 def forbid() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fp4ref import repeats
 from fp4ref.te import debug
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.per_tensor import codes_in_one_pass, values_in_one_pass
-from fp4ref.te.swizzle import swizzle_in_place
+from fp4ref.te.swizzle import COMPACT, GEMM, swizzle_in_place
 
 POSITIVE_NAN, NEGATIVE_NAN = 0x7F, 0xFF  # codes of either FP8 type
 WORDS = {torch.bfloat16: (torch.int16, 7), torch.float32: (torch.int32, 23)}  # their bits, and those of the fraction
@@ -29,6 +31,11 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
 
     Rules: TEL-3, TEL-4, TEL-5, TEL-7, TEL-28.
     """
+    key = _kind_of(tensor, quantizer) if output is None and drawn is None else None
+    again = repeats.find(key) if key else None
+    if again:
+        debug.count("quantize", quantizer.role)
+        return again(tensor, quantizer)
     x = tensor.detach()
     shape = tuple(x.shape)
     quantizer.require(shape, x.dtype)
@@ -36,6 +43,8 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
     if output is None:
         made = quantizer.make(x.contiguous()) if drawn is None else quantizer.make(x.contiguous(), drawn)
         _swizzled(made, quantizer, new=True)
+        if key:
+            repeats.keep(key, quantizer.made_again(x), COMPACT, GEMM)
         return made
     quantizer.prepare(output, shape, x.device)
     skip = None if noop is None else (noop.reshape(-1)[0] == 1).to(torch.uint8)
@@ -48,6 +57,13 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
         for buffer, old in zip(output.buffers(), kept, strict=True):
             write(buffer, old, 1 - skip)
     return output
+
+
+def _kind_of(tensor: Tensor, quantizer: Any) -> tuple[Hashable, ...] | None:
+    """Return all that decides what a new result is, but the bytes; None where not all of it is known."""
+    kind = quantizer.kind()
+    seen = None if kind is None or tensor.requires_grad else repeats.kind_of(tensor)
+    return None if seen is None else ("te.quantize", kind, seen)
 
 
 def _moves_scales(output: Any, quantizer: Any) -> bool:

@@ -13,14 +13,22 @@ from contextlib import contextmanager
 
 OPERATIONS = ("quantize", "swizzle_standalone", "swizzle_in_quantize")
 _COUNTS: dict[str, Counter[str]] = {operation: Counter() for operation in OPERATIONS}
-_listening = threading.local()
+
+
+class _Listening(threading.local):
+    """What hears the counts of a thread, if anything does."""
+
+    counts: list[tuple[str, str, int]] | None = None
+
+
+_listening = _Listening()
 
 
 def count(operation: str, role: str, times: int = 1) -> None:
     """Note that an operation was done for a tensor of a role. Rules: TEL-7."""
     if times:
         _COUNTS[operation][role] += times
-        heard = getattr(_listening, "counts", None)
+        heard = _listening.counts
         if heard is not None:
             heard.append((operation, role, times))
 
@@ -28,7 +36,7 @@ def count(operation: str, role: str, times: int = 1) -> None:
 @contextmanager
 def noted() -> Iterator[list[tuple[str, str, int]]]:
     """Return a list that gets the arguments of `count`, as this thread calls it."""
-    before, heard = getattr(_listening, "counts", None), list[tuple[str, str, int]]()
+    before, heard = _listening.counts, list[tuple[str, str, int]]()
     _listening.counts = heard
     try:
         yield heard

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -105,26 +105,45 @@ class MXFP8Quantizer(Quantizer):
 
     def make(self, tensor: Tensor, drawn: Any = None) -> Any:
         """Quantize a contiguous tensor; rows alone, and storage in the GEMM layout, in one call. Rules: TEL-3."""
+        asked = self._asked(tensor)
+        if asked is None:
+            return super().make(tensor)
+        return self._made(api.quantize(tensor.view(-1, tensor.shape[-1]), *asked), tensor)
+
+    def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
+        """Return a function that makes other tensors of a kind; None for both directions in separate calls."""
+        asked, width = self._asked(tensor), tensor.shape[-1]
+        repeat = asked and tensor.is_contiguous() and api.quantize_again(tensor.view(-1, width), *asked)
+        if not repeat:
+            return None
+        if tensor.dim() == 2:
+            return lambda tensor, quantizer: quantizer._made(repeat(tensor), tensor)
+        return lambda tensor, quantizer: quantizer._made(repeat(tensor.view(-1, width)), tensor)
+
+    def _asked(self, tensor: Tensor) -> tuple[Spec, DirectionChoice, str] | None:
+        """Return what one call of `quantize` is asked for; None where it takes more than one."""
         swizzled = self.optimize_for_gemm
         together = self.rowwise_usage and (not self.columnwise_usage or (swizzled and self.internal))
         if not (together and tensor.numel()):
-            return super().make(tensor)
-        shape = tuple(tensor.shape)
+            return None
         spec = specifications.mxfp8(self.dtype, self.with_2d_quantization)
-        directions: DirectionChoice = "both" if self.columnwise_usage else "row"
-        q = api.quantize(tensor.view(-1, shape[-1]), spec, directions, GEMM if swizzled else COMPACT)
+        return spec, "both" if self.columnwise_usage else "row", GEMM if swizzled else COMPACT
+
+    def _made(self, q: Quantized, tensor: Tensor) -> Any:
+        """Return the tensor of quantized bytes, storage if `internal`. tensor: the one that they are of."""
         assert q.row is not None
+        shape = tensor.shape
         columns = scales = None
         if q.column is not None:
             columns = q.column.data.view(shape[-1], *shape[:-1]).movedim(0, -1)
             scales = q.column.scales.reshape(scale_shape(shape, columnwise=True))
         held = {
-            "_rowwise_data": q.row.data.view(shape),
+            "_rowwise_data": q.row.data if len(shape) == 2 else q.row.data.view(shape),
             "_columnwise_data": columns,
             "_rowwise_scale_inv": q.row.scales,
             "_columnwise_scale_inv": scales,
             "_fp8_dtype": self.dtype,
-            "_with_gemm_swizzled_scales": swizzled,
+            "_with_gemm_swizzled_scales": self.optimize_for_gemm,
         }
         if self.internal:
             return MXFP8TensorStorage.holding(held, self, tensor.dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -66,7 +66,7 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
         scales = self.scales_buffer(direction)
         data = self._rowwise_data if direction == "row" else self._columnwise_data
         assert data is not None
-        codes = data.reshape(-1, data.shape[-1])
+        codes = data if data.dim() == 2 else data.reshape(-1, data.shape[-1])
         if direction == "column":
             codes = codes.t()
             scales = scales.view(scales.shape[::-1]) if self._with_gemm_swizzled_scales else scales.t()
@@ -83,12 +83,14 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
 
         Rules: DEQ-2, DEQ-3, TEL-8. Certificates: rows-decoded.
         """
-        shape = self.logical_shape()
+        data = self._rowwise_data
+        shape = self.logical_shape() if data is None else data.shape
         if not shape.numel():
             return torch.empty(shape, dtype=dtype, device=self.device)
-        direction = self.directions()[0]
-        values: Tensor = api.dequantize(self.record(direction), dtype)
-        return (values if direction == "row" else values.t().contiguous()).view(shape)
+        if data is None:
+            return cast(Tensor, api.dequantize(self.record("column"), dtype)).t().contiguous().view(shape)
+        values: Tensor = api.dequantize(self.record("row"), dtype)
+        return values if len(shape) == 2 else values.view(shape)
 
     def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
         """Keep the wanted directions and free the others.

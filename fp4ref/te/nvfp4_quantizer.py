@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from fp4ref import api, registry
-from fp4ref.quantized import DirectionData, Directions, Quantized
+from fp4ref.quantized import DirectionChoice, DirectionData, Directions, Quantized
 from fp4ref.spec import Spec
 from fp4ref.te import rng, specifications, swizzle
 from fp4ref.te.capability import get_device_compute_capability
@@ -26,7 +26,19 @@ from fp4ref.te.nvfp4_tensor import NVFP4Tensor
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import NVFP4BlockScaling, Recipe
 
-NOTHING, _settings_of = DirectionData(None, None, None), attrgetter(*NVFP4Settings._fields)
+NOTHING = DirectionData(None, None, None)
+OF_KIND = (*NVFP4Settings._fields, "rht_matrix_random_sign_mask_t", "internal", "optimize_for_gemm", "role")
+_settings_of, _kind_of = attrgetter(*NVFP4Settings._fields), attrgetter(*OF_KIND)
+
+
+class _Asked(NamedTuple):
+    """What a quantizer asks of `quantize` for a matrix, and the settings of what it makes of the result."""
+
+    matrix: tuple[int, int]
+    spec: Spec
+    directions: DirectionChoice
+    layout: str
+    settings: dict[str, Any]
 
 
 class NVFP4Quantizer(Quantizer):
@@ -151,19 +163,6 @@ class NVFP4Quantizer(Quantizer):
             buffers["_columnwise_scale_inv"] = empty(scale_shape(shape, columnwise=True))
             buffers["_amax_columnwise"] = amax(columns)
         swizzled = self.optimize_for_gemm and self.bakes_swizzled_scales(shape)
-        return self._tensor(buffers, shape, dtype, device, swizzled, requires_grad=requires_grad)
-
-    def _tensor(
-        self,
-        buffers: dict[str, Any],
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        device: torch.device,
-        swizzled: bool,
-        *,
-        requires_grad: bool = False,
-    ) -> Any:
-        """Return a tensor of these buffers, storage if `internal`. swizzled: its scales are in the GEMM layout."""
         values = buffers | self._settings(swizzled)
         if self.internal:
             return NVFP4TensorStorage.holding(values, self, dtype)
@@ -173,8 +172,7 @@ class NVFP4Quantizer(Quantizer):
         """Return the settings, those of the process too; None where amaxes are reduced, and for other classes."""
         if self.with_amax_reduction or type(self) is not NVFP4Quantizer:
             return None
-        process = *fast_choices(self), get_device_compute_capability()
-        return NVFP4Quantizer, _settings_of(self), self.rht_matrix_random_sign_mask_t, *process, *self.lasting
+        return NVFP4Quantizer, _kind_of(self), fast_choices(self), get_device_compute_capability()
 
     def draw(self, tensor: Tensor) -> tuple[Tensor | None, Tensor | None] | None:
         """Return the random bytes of the directions in use, for stochastic rounding. Rules: TEL-6."""
@@ -184,30 +182,57 @@ class NVFP4Quantizer(Quantizer):
 
     def make(self, tensor: Tensor, drawn: Any = None) -> Any:
         """Quantize a contiguous tensor into new buffers, those of the result. Rules: TEL-3, TEL-6."""
+        asked = self._asked(tensor)
+        if asked is None:
+            return super().make(tensor)
+        bits = self.draw(tensor) if drawn is None else Directions(*drawn)
+        x = tensor.view(asked.matrix)
+        q = api.quantize(x, asked.spec, asked.directions, asked.layout, random_bits=bits)
+        return self._made(q, asked.settings, tensor)
+
+    def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
+        """Return a function that makes other tensors of a kind; None for what is drawn at random, or moved later."""
+        asked = None if self.stochastic_rounding else self._asked(tensor)
+        moved_later = self.optimize_for_gemm and asked is not None and asked.layout != swizzle.GEMM
+        if asked is None or moved_later or not tensor.is_contiguous():
+            return None
+        x = tensor.view(asked.matrix)
+        repeat = api.quantize_again(x, asked.spec, asked.directions, asked.layout)
+        if repeat is None:
+            return None
+        if tensor.dim() == 2:
+            return lambda tensor, quantizer: quantizer._made(repeat(tensor), asked.settings, tensor)
+        return lambda tensor, quantizer: quantizer._made(repeat(tensor.view(asked.matrix)), asked.settings, tensor)
+
+    def _asked(self, tensor: Tensor) -> _Asked | None:
+        """Return what is asked of `quantize` for a tensor; None where that is not all there is to do."""
         directions = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
         if directions is None or not tensor.numel() or self.with_amax_reduction:
-            return super().make(tensor)
+            return None
         shape = tuple(tensor.shape)
         matrix = math.prod(shape[:-1]), shape[-1]
         swizzled = self.optimize_for_gemm and self.bakes_swizzled_scales(shape)
-        bits = self.draw(tensor) if drawn is None else Directions(*drawn)
-        spec = self.spec(tensor.dtype, shape)
         layout = swizzle.GEMM if swizzled else swizzle.COMPACT
-        x = tensor if len(shape) == 2 else tensor.view(matrix)
-        q = api.quantize(x, spec, directions, layout, random_bits=bits)
-        row, column = q.row or NOTHING, q.column or NOTHING
+        return _Asked(matrix, self.spec(tensor.dtype, shape), directions, layout, self._settings(swizzled))
+
+    def _made(self, q: Quantized, settings: dict[str, Any], tensor: Tensor) -> Any:
+        """Return the tensor of quantized bytes, storage if `internal`. tensor: the one that they are of."""
+        row, column, shape = q.row or NOTHING, q.column or NOTHING, tensor.shape
         codes = row.data
         if codes is not None and len(shape) != 2:
             codes = codes.view(self.convert_shape_for_fp4(shape))
-        buffers = {
+        values = {
             "_rowwise_data": codes,
             "_columnwise_data": column.data,
             "_rowwise_scale_inv": row.scales,
             "_columnwise_scale_inv": column.scales,
             "_amax_rowwise": row.amax,
             "_amax_columnwise": column.amax,
+            **settings,
         }
-        return self._tensor(buffers, shape, tensor.dtype, tensor.device, swizzled)
+        if self.internal:
+            return NVFP4TensorStorage.holding(values, self, tensor.dtype)
+        return NVFP4Tensor.wrapping(values, self, tensor.dtype, shape, tensor.device)
 
     def _settings(self, swizzled: bool) -> dict[str, Any]:
         return {

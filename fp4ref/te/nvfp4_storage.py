@@ -6,7 +6,6 @@ rowwise_data: uint8 [..., K/2]; columnwise_data: uint8 [K, M/2], the transpose. 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from functools import lru_cache
 from typing import Any
@@ -165,20 +164,22 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
 
         Errors: NotSupportedError if only the column direction exists.
         """
-        shape = self.logical_shape()
-        if self._rowwise_data is None:
+        data = self._rowwise_data
+        if data is None:
+            self.logical_shape()
             raise NotSupportedError("dequantize", "an NVFP4 tensor with columnwise data only", "rowwise data", "TEL-8")
-        record = self.record("row")
-        spec = specifications.nvfp4(
-            row_scaled=self._row_scaled_nvfp4,
-            e4m3_max=self._nvfp4_e4m3_max if self._nvfp4_use_4over6 else None,
+        if not data.numel():
+            return torch.empty(self.logical_shape(), dtype=dtype, device=data.device)
+        *leading, width = data.shape
+        plain = len(leading) == 1
+        packed = data if plain else data.reshape(-1, width)
+        spec = specifications.stored_nvfp4(
+            self._row_scaled_nvfp4, self._nvfp4_e4m3_max if self._nvfp4_use_4over6 else None
         )
-        assert record.row is not None
-        whole = dataclasses.replace(record, spec=spec, row=record.row._replace(amax=self._amax_rowwise))
-        if not shape.numel():
-            return torch.empty(shape, dtype=dtype, device=self.device)
-        values: Tensor = api.dequantize(whole, dtype)
-        return values.view(shape)
+        row = DirectionData(packed, self._needed(self._rowwise_scale_inv, "row"), self._amax_rowwise)
+        lie = GEMM if self._with_gemm_swizzled_scales else COMPACT
+        values: Tensor = api.dequantize(Quantized(spec, (packed.shape[0], 2 * width), "float32", lie, row), dtype)
+        return values if plain else values.view(*leading, 2 * width)
 
     def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
         """Keep the wanted directions and free the others; the column direction of 16x16 tiles is derived if missing.

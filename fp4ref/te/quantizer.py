@@ -129,6 +129,13 @@ class Quantizer(abc.ABC):
         self.fill(tensor, made)
         return made
 
+    def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
+        """Return a function that makes tensors of a kind, as `make` just made one of it, with nothing decided again.
+
+        The function gets the quantizer, of the same kind, to copy it. None where there is no such function.
+        """
+        return None
+
     def takes_noop(self, tensor: Tensor) -> bool:
         """Return True if `fill` of this tensor protects the buffers by itself."""
         return True
@@ -174,7 +181,7 @@ class Quantizer(abc.ABC):
     def copy(self) -> Self:
         """Return a quantizer with the same settings, process group included, which can be changed on its own."""
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
+        other.__dict__ = self.__dict__.copy()
         return other
 
     def calibrate(self, tensor: Tensor) -> None:  # noqa: B027 - a hook for recipes with a history

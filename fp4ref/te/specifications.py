@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from typing import Any
 
 from fp4ref.arithmetic import TE_FAST
 from fp4ref.catalogue import PROFILES
@@ -56,6 +57,12 @@ def nvfp4(
 
 
 @lru_cache
+def stored_nvfp4(row_scaled: bool, e4m3_max: int | None) -> Spec:
+    """Return the specification by which stored bytes are read: what does not change their values is left out."""
+    return nvfp4(row_scaled=row_scaled, e4m3_max=e4m3_max)
+
+
+@lru_cache
 def mxfp8(dtype: DType, tiles: bool = False) -> Spec:
     """Return the specification of an MXFP8 quantizer. Rules: TEL-3."""
     spec = MXFP8_E5M2 if dtype is DType.kFloat8E5M2 else MXFP8_E4M3
@@ -71,4 +78,11 @@ def fp8_blocks(dtype: DType, tiles: bool = False) -> Spec:
 
 def environment_flag(name: str) -> bool:
     """Return True if an environment variable that selects other arithmetic is set to 1 now."""
-    return os.environ.get(name, "0") == "1"
+    if _variables is None:
+        return os.environ.get(name, "0") == "1"
+    return bool(_variables.get(_encoded(name)) == _ONE)
+
+
+_variables: Any = getattr(os.environ, "_data", None)  # read for every tensor, in a tenth of the time
+_encoded = lru_cache(getattr(os.environ, "encodekey", str))
+_ONE = getattr(os.environ, "encodevalue", str)("1")

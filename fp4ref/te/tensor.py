@@ -71,7 +71,7 @@ class QuantizedTensor(torch.Tensor, fsdp.Gathered, QuantizedTensorStorage):  # t
     ) -> Self:
         """Return a tensor of a shape with these attributes, all its buffers and settings, as `holding` does storage."""
         made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device, requires_grad=requires_grad)
-        made.__dict__.update(values, _quantizer=quantizer.copy(), _dtype=dtype)
+        made.__dict__ = {**values, "_quantizer": quantizer.copy(), "_dtype": dtype}
         return made
 
     def dequantize(self, *, dtype: torch.dtype | None = None) -> Tensor:
