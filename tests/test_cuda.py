@@ -14,7 +14,7 @@ from codes import every_code_under_every_scale
 from fp4ref import packing
 from fp4ref.arguments import buffer_shapes
 from fp4ref.arrays import dtype_name
-from fp4ref.errors import BackendError, DomainError, DTypeError, ShapeError
+from fp4ref.errors import BackendError, DomainError, DTypeError, LayoutError, ShapeError
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.layout import STANDARD_LAYOUTS, Layout, layout
 from fp4ref.model import backend as golden
@@ -614,6 +614,66 @@ def test_scales_moved_out_of_tiles(name, request):
             for got, d in product((forced, *chosen), ("row", "column")):
                 expected = expected_of(x, spec, d, scale_layout)
                 same(getattr(got, d), expected, scale_layout, (shape, scale_layout, d), scales_of(spec, shape, d))
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["m(16,*) k(2,*): k0 k1 m1; repeat m0; pad m 32 0x7f; pad k 0x22", "m(128,*) k(*): k0 m1; repeat m0; base 3"],
+)
+@pytest.mark.rule("LAY-5", "LAY-6", "LAY-12", "LAY-16", "LAY-20")
+def test_scales_that_share_a_place(form, request):
+    import torch
+
+    shared = Layout("shared", form)
+    fp4ref.LAYOUTS.register(shared)
+    request.addfinalizer(lambda: fp4ref.LAYOUTS.forget(shared.name))
+    for rows, columns in ((128, 64), (384, 416), (256, 4112)):
+        x = np.repeat(np.asarray(values((rows // 128, columns), "bfloat16", "heavy")), 128, 0)
+        spec = fp4ref.NVFP4
+        golden = fp4ref.quantize(x, spec, scale_layout=shared.name, backend="numpy")
+        for _ in range(3):
+            q = fp4ref.quantize(cuda(x), spec, scale_layout=shared.name, backend="cuda")
+            assert q == golden
+            assert (
+                on_the_host(fp4ref.dequantize(q, backend="cuda")).tobytes()
+                == fp4ref.dequantize(golden, backend="numpy").tobytes()
+            )
+            linear = fp4ref.to_layout(q, "linear", backend="cuda")
+            assert linear == fp4ref.to_layout(golden, "linear", backend="numpy")
+            assert fp4ref.to_layout(linear, shared.name, backend="cuda") == golden
+        for part in q.row:
+            part.zero_()
+        kept = fp4ref.quantize(cuda(x), spec, scale_layout=shared.name, backend="cuda", out=q, noop=cuda(np.uint8([1])))
+        assert kept is q
+        assert not any(part.any() for part in q.row)
+        fp4ref.quantize(cuda(x), spec, scale_layout=shared.name, backend="cuda", out=q, noop=cuda(np.uint8([0])))
+        assert q == golden
+        group = fp4ref.quantize_grouped(cuda(x), [rows - 128, 128], spec, scale_layout=shared.name, backend="cuda")
+        assert list(group) == list(
+            fp4ref.quantize_grouped(x, [rows - 128, 128], spec, scale_layout=shared.name, backend="numpy")
+        )
+        before = on_the_host(q.row.scales).tobytes()
+        with pytest.raises(LayoutError, match=r"scales that differ along digit m0, which is repeated.*\[LAY-20\]"):
+            fp4ref.quantize(
+                cuda(values((rows, columns), "bfloat16", "heavy")),
+                spec,
+                scale_layout=shared.name,
+                backend="cuda",
+                out=q,
+            )
+        assert on_the_host(q.row.scales).tobytes() == before
+        with pytest.raises(LayoutError, match=r"\[LAY-20\]"):
+            fp4ref.to_layout(
+                fp4ref.quantize(cuda(values((rows, columns), "bfloat16", "heavy")), spec, backend="cuda"), shared.name
+            )
+        graph = torch.cuda.CUDAGraph()
+        with (
+            pytest.raises(
+                BackendError, match=r"layout shared, whose scales are compared on the host, in a capture.*\[LAY-20\]"
+            ),
+            torch.cuda.graph(graph),
+        ):
+            fp4ref.to_layout(linear, shared.name, backend="cuda")
 
 
 @pytest.mark.parametrize("kind", KINDS)

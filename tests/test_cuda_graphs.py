@@ -42,7 +42,7 @@ class Told:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> type[Told]:
     monkeypatch.setattr(graphs, "Graph", Told)
-    monkeypatch.setattr(graphs, "_captures", lambda: lambda: False)
+    monkeypatch.setattr(graphs, "captures", lambda: lambda: False)
     monkeypatch.setattr(Told, "made", 0)
     return Told
 
@@ -96,7 +96,7 @@ def test_a_loop_over_more_addresses_than_there_is_room_for_makes_no_graph_twice(
 
 def test_what_the_caller_captures_is_started_one_by_one(told, monkeypatch):
     kept, captures = graphs.Graphs(), [True]
-    monkeypatch.setattr(graphs, "_captures", lambda: lambda: captures[0])
+    monkeypatch.setattr(graphs, "captures", lambda: lambda: captures[0])
     assert meet(kept, (1,), 3 * graphs.MET) is None
     captures[0] = False
     assert meet(kept, (1,)) is not None

@@ -21,6 +21,7 @@ from fp4ref import arrays
 from fp4ref.formats import CUDA_UE5M3, Codec, Format
 from fp4ref.layout import LAYOUTS, Layout
 from fp4ref.operands import AlphaRule, Epilogue, Operand
+from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.spec import Granularity
 from fp4ref_cuda import demands, gemm, plan
 from fp4ref_numerics.layouts import lower_layout
@@ -272,6 +273,39 @@ def test_layouts_whose_offsets_are_no_sums(text, tmp_path, request):
             check(got)
         else:
             assert got[: linear.row.scales.size].tobytes() == linear.row.scales.tobytes()
+
+
+@pytest.mark.rule("LAY-20")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "m(16,*) k(2,*): k0 k1 m1; repeat m0; pad m 32 0x7f; pad k 0x22",
+        "m(8,*) k(4,*): m0 k1 m1; repeat k0",
+        "m(4,2,*) k(4,*): k0 m1 k1 m2; repeat m0; base 3; table 1,0,2",
+        "m(*) k(*): k0; repeat m0",
+    ],
+)
+def test_layouts_that_repeat_a_digit_are_read(text, tmp_path, request):
+    form = Layout("shared", text)
+    LAYOUTS.register(form)
+    request.addfinalizer(lambda: LAYOUTS.forget(form.name))
+    spec, rows, columns = fp4ref.MXFP8_E4M3, 70, 420
+    size, own = (rows, -(-columns // 32)), ctypes.c_longlong(-1)
+    stored = np.random.default_rng(5).integers(100, 150, form.padded_shape(*size), np.uint8)
+    data = fp4ref.quantize(inputs((rows, columns), np.float32), spec, backend="numpy").row.data
+    linear = form.to_linear(stored, *size)
+    decoder = built(tmp_path, "dequantize", plan.prelude(spec, "float32", "shared", "float32", INVERSE=False))
+    out, sizes = np.zeros((rows, columns), np.float32), [ctypes.c_longlong(n) for n in (rows, columns)]
+    decoder.start(-(-rows * -(-columns // 4) // 256), *pointers(data, stored), *sizes, own, *pointers(out))
+    q = Quantized(spec, (rows, columns), "float32", "linear", DirectionData(data, linear, None))
+    assert out.tobytes() == fp4ref.dequantize(q, backend="numpy").tobytes()
+    text = f"{plan.prelude(spec, scale_layout='linear', QUARTERS=False)}\n{lower_layout(form, 'Source')}"
+    units = rows * -(-size[1] // 4)
+    got = np.full(linear.size + 64, 0xA5, np.uint8)
+    counts = [ctypes.c_longlong(n) for n in (units, *size)]
+    built(tmp_path, "layout", text).start(-(-units // 256), *pointers(stored, got), *counts)
+    assert got[: linear.size].tobytes() == linear.tobytes()
+    assert (got[linear.size :] == 0xA5).all()
 
 
 @pytest.mark.rule("DEQ-1", "DEQ-2", "DEQ-3", "LAY-6")

@@ -27,6 +27,8 @@ def unsupported(call: Call) -> list[str]:
         here = [] if sys.platform == "linux" else ["products: NVRTC has integers of 128 bits on Linux only"]
         blocks = [why for spec in call.specs for why in _block_reasons(1, spec.block.columns)]
         return reasons + too_wide(call) + blocks + here
+    if call.operation == "quantize_grouped" and call.layout.form.repeated:
+        reasons += [f"a group at once in {call.layout.name}, whose scales are compared member by member"]
     return reasons + [reason for spec in call.specs for reason in _reasons(spec)]
 
 
@@ -83,7 +85,7 @@ BACKEND = Backend(
     ),
     formats=None,  # each lowers to numbers
     layouts=None,  # each lowers to a struct
-    irregular=("LAY-19", "LAY-21"),  # whether scales that share a place agree would have to be read back
+    irregular=("LAY-19", "LAY-20", "LAY-21"),
     unsupported=unsupported,
     devices=("cuda",),
     speed=20,

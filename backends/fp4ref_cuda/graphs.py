@@ -87,7 +87,7 @@ class Graphs:
         """
         graph = self._made.get(places)
         if graph is not None:
-            return None if _captures()() else graph
+            return None if captures()() else graph
         mark = hash(places)
         met = self._met.get(mark, 0)
         if met < MET:
@@ -95,7 +95,7 @@ class Graphs:
                 self._met.clear()
             self._met[mark] = met + 1
             return None
-        if not self._works or _captures()():
+        if not self._works or captures()():
             return None
         self._met[mark] = 0
         if not self._room():
@@ -147,7 +147,7 @@ def _stream(ordinal: int) -> Any:
 
 
 @lru_cache
-def _captures() -> Callable[[], bool]:
+def captures() -> Callable[[], bool]:
     """Return the function that tells whether the caller captures what its stream is given: torch's own short way."""
     import torch
 

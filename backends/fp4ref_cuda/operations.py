@@ -17,7 +17,7 @@ from fp4ref.errors import BackendError, DTypeError, ShapeError
 from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
-from fp4ref_cuda import buffers, checks, maxima, paths, programs
+from fp4ref_cuda import buffers, checks, maxima, paths, programs, shared_places
 from fp4ref_cuda.buffers import Operands, pointer
 from fp4ref_cuda.gemm import bind_gemm_blockwise, bind_gemm_exact, bind_gemm_fast, gemm_blockwise, gemm_exact, gemm_fast
 from fp4ref_cuda.launch import rehearse, require_reciprocal
@@ -186,6 +186,9 @@ def quantize_directions(
         return tuple(part for name in names for part in made[name])
 
     names = call.directions
+    if call.layout.form.repeated:
+        linear = shared_places.in_linear(call), x, amax, random_bits, {}, None, path
+        return shared_places.stored(call, x, out, noop, lambda: quantize_directions(*linear))
     given = (_of_one(amax.get(name), random_bits.get(name), out.get(name)) for name in names)
     inputs = [x, noop, *(part for each in given for part in each)]
     parts = programs.serve("quantize", call, inputs, act) if path is None else act()
@@ -267,6 +270,8 @@ def to_layout(call: Call, scales: Any) -> Any:
     """Move scale bytes from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
     new = call.target
     assert new is not None
+    if new.form.repeated:
+        return shared_places.placed("to_layout", to_layout(shared_places.in_linear(call), scales), new)
 
     def act() -> tuple[Any, ...]:
         moved = convert_layout([scales], [call.encoded], call.layout.name, new.name)
