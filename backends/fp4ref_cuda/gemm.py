@@ -27,7 +27,6 @@ from fp4ref_numerics.products import of_operand, span_of_sums
 
 TILE = 32  # rows and columns of the results that a block of threads makes
 FEW = 1 << 24  # products that one kernel makes sooner than the library's four
-SUMS = {"gemm_exact": True, "gemm_blockwise": False, "gemm_fast": False}  # whether the kernel's are exact
 
 
 def gemm_exact(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
@@ -95,10 +94,11 @@ def _product(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
             amaxes = [pointer(each.data.amax) for each in operands]
             rest = (*numbers, *map(pointer, added), pointer(out))
             if sums is None:
-                text = _text(*((each.spec, each.scale_layout) for each in (a, b)), types, depth, SUMS[call.operation])
-                sides = [(*map(pointer, each.data[:2]), amax) for each, amax in zip(operands, amaxes, strict=True)]
+                sides = ((each.spec, each.scale_layout) for each in (a, b))
+                text = _text(*sides, types, depth, call.operation == "gemm_exact")
+                first, second = ((*map(pointer, each.data[:2]), at) for each, at in zip(operands, amaxes, strict=True))
                 grid = -(-rows // TILE) * -(-columns // TILE)
-                launch(library, "gemm", text, (grid,), (*sides[0], *sides[1], rows, columns, depth, *rest))
+                launch(library, "gemm", text, (grid,), (*first, *second, rows, columns, depth, *rest))
                 ran = ("gemm",)
             else:
                 count = rows * columns

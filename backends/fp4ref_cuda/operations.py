@@ -187,7 +187,7 @@ def quantize_directions(
 
     names = call.directions
     if call.layout.form.repeated:
-        linear = shared_places.in_linear(call), x, amax, random_bits, {}, None, path
+        linear: Any = shared_places.in_linear(call), x, amax, random_bits, {}, None, path
         return shared_places.stored(call, x, out, noop, lambda: quantize_directions(*linear))
     given = (_of_one(amax.get(name), random_bits.get(name), out.get(name)) for name in names)
     inputs = [x, noop, *(part for each in given for part in each)]

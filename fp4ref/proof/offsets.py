@@ -83,19 +83,27 @@ def moved(stated: StatedLayout, subject: ClaimSubject, tell: Tell) -> Replayed:
     for count, (m, k) in enumerate(tried):
         number = np.arange(m * k).reshape(m, k)
         for plane in range(2):
-            scales = (number >> 8 * plane & 0xFF).astype(np.uint8)
-            data = np.zeros((m, 16 * k), np.uint8)
-            for start, end, given, want in (
-                ("linear", stated.name, scales, stored(stated, scales, 0)),
-                (stated.name, "linear", stored(stated, scales, POISON), scales),
-            ):
-                parts = DirectionData(data, given, None).mapped(lambda part: whole._array(part, subject))
-                q = Quantized(resolve("mxfp4"), (m, 32 * k), "float32", start, parts)
-                got = whole._host(api.to_layout(q, end, backend=whole.BACKENDS[subject]).row.scales)
-                if got.shape != want.shape or (got != want).any():
-                    return Replayed(count, f"{m} x {k} scales from {start} to {end}: {_first(got, want)}")
+            wrong = wrongly_moved(stated, (number >> 8 * plane & 0xFF).astype(np.uint8), subject)
+            if wrong:
+                return Replayed(count, f"{m} x {k} scales {wrong}")
         tell((count + 1) / len(tried))
     return Replayed(len(tried))
+
+
+def wrongly_moved(stated: StatedLayout, scales: NDArray[np.uint8], subject: ClaimSubject) -> str:
+    """Move scales into a layout, and out of it; return the first wrong byte in words, empty if there is none."""
+    rows, columns = scales.shape
+    data = np.zeros((rows, 16 * columns), np.uint8)
+    for start, end, given, want in (
+        ("linear", stated.name, scales, stored(stated, scales, 0)),
+        (stated.name, "linear", stored(stated, scales, POISON), scales),
+    ):
+        parts = DirectionData(data, given, None).mapped(lambda part: whole._array(part, subject))
+        q = Quantized(resolve("mxfp4"), (rows, 32 * columns), "float32", start, parts)
+        got = whole._host(api.to_layout(q, end, backend=whole.BACKENDS[subject]).row.scales)
+        if got.shape != want.shape or (got != want).any():
+            return f"from {start} to {end}: {_first(got, want)}"
+    return ""
 
 
 def _first(got: NDArray[np.uint8], want: NDArray[np.uint8]) -> str:

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 
 from fp4ref import api
-from fp4ref.catalogue import resolve
 from fp4ref.formats import F
 from fp4ref.proof import whole
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
 from fp4ref.proof.cuts import ON_HOST
 from fp4ref.proof.maxima import ROW_SCALED
 from fp4ref.proof.nan_signs import DIVIDING, NAN_CODES
-from fp4ref.proof.offsets import POISON, STATED, _first, stored
-from fp4ref.quantized import DIRECTIONS, DirectionData, Quantized
+from fp4ref.proof.offsets import STATED, wrongly_moved
+from fp4ref.quantized import DIRECTIONS
 
 ROWS, LONGEST = 9, 196  # of scales
 ELEMENTS = 48  # of a row
@@ -33,17 +32,10 @@ def moved(subject: ClaimSubject, tell: Tell) -> Replayed:
     """Move rows of scales of each length into each layout and out of it; compare both with the formulas."""
     for k in range(1, LONGEST + 1):
         scales = (np.arange(ROWS * k).reshape(ROWS, k) * 37 % 251).astype(np.uint8)
-        data = np.zeros((ROWS, 16 * k), np.uint8)
         for stated in STATED:
-            for start, end, given, want in (
-                ("linear", stated.name, scales, stored(stated, scales, 0)),
-                (stated.name, "linear", stored(stated, scales, POISON), scales),
-            ):
-                parts = DirectionData(data, given, None).mapped(lambda part: whole._array(part, subject))
-                q = Quantized(resolve("mxfp4"), (ROWS, 32 * k), "float32", start, parts)
-                got = whole._host(api.to_layout(q, end, backend=whole.BACKENDS[subject]).row.scales)
-                if got.shape != want.shape or (got != want).any():
-                    return Replayed(k - 1, f"rows of {k} scales from {start} to {end}: {_first(got, want)}")
+            wrong = wrongly_moved(stated, scales, subject)
+            if wrong:
+                return Replayed(k - 1, f"rows of {k} scales {wrong}")
         tell(k / LONGEST)
     return Replayed(LONGEST)
 
