@@ -222,20 +222,21 @@ def seen_in(inputs: Sequence[Any], ordinal: int, *, strided: bool = False) -> tu
     order only where they are asked for, with their strides.
     """
     tensor = sys.modules["torch"].Tensor
-    starts, kinds = list[int](), list[Hashable]()
+    starts: list[int] = []
+    kinds: list[Hashable] = []
+    add, note = starts.append, kinds.append
     for place, each in enumerate(inputs):
         if each is None:
-            starts.append(0)
+            add(0)
             continue
         if not isinstance(each, tensor) or each.get_device() != ordinal or each.is_neg():
             return None
         start = each.data_ptr()
-        starts.append(start)
-        kind = place, each.dtype, each.shape, start % ALIGNMENT
+        add(start)
         if each.is_contiguous():
-            kinds.append(kind)
+            note((place, each.dtype, each.shape, start % ALIGNMENT))
         elif strided:
-            kinds.append((*kind, each.stride()))
+            note((place, each.dtype, each.shape, start % ALIGNMENT, each.stride()))
         else:
             return None
     if len({0, *starts}) <= len(kinds):

@@ -31,12 +31,12 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
 
     Rules: TEL-3, TEL-4, TEL-5, TEL-7, TEL-28.
     """
-    key = _kind_of(tensor, quantizer) if output is None and drawn is None else None
+    x = tensor.detach() if tensor.requires_grad else tensor
+    key = _kind_of(x, quantizer) if output is None and drawn is None else None
     again = repeats.find(key) if key else None
     if again:
         debug.count("quantize", quantizer.role)
-        return again(tensor, quantizer)
-    x = tensor.detach()
+        return again(x, quantizer)
     shape = tuple(x.shape)
     quantizer.require(shape, x.dtype)
     debug.count("quantize", quantizer.role)
@@ -62,7 +62,7 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
 def _kind_of(tensor: Tensor, quantizer: Any) -> tuple[Hashable, ...] | None:
     """Return all that decides what a new result is, but the bytes; None where not all of it is known."""
     kind = quantizer.kind()
-    seen = None if kind is None or tensor.requires_grad else repeats.kind_of(tensor)
+    seen = None if kind is None else repeats.kind_of(tensor)
     return None if seen is None else ("te.quantize", kind, seen)
 
 
