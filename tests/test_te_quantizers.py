@@ -402,8 +402,13 @@ def test_a_quantizer_that_is_called_again_follows_its_settings(kind, change, mon
             quantizer(x)
         (OF_NVFP4 if kind is NVFP4Quantizer else OF_MXFP8)[change](quantizer, monkeypatch)
         right = as_now(quantizer)(other)
+        debug.reset_operation_counts()
+        as_now(quantizer)(other)
+        counted = debug.operation_counts()
         for _ in range(3):
+            debug.reset_operation_counts()
             made = quantizer(other)
+            assert debug.operation_counts() == counted
             assert type(made) is type(right)
             for name in (*right.SETTINGS, *right.BUFFERS):
                 got, needed = getattr(made, name), getattr(right, name)

@@ -36,7 +36,10 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
     again = repeats.find(key) if key else None
     if again:
         debug.count("quantize", quantizer.role)
-        return again(x, quantizer)
+        made = again(x, quantizer)
+        if quantizer.optimize_for_gemm:
+            _swizzled(made, quantizer, new=True)
+        return made
     shape = tuple(x.shape)
     quantizer.require(shape, x.dtype)
     debug.count("quantize", quantizer.role)

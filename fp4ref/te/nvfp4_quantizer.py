@@ -191,10 +191,9 @@ class NVFP4Quantizer(Quantizer):
         return self._made(q, asked.settings, tensor)
 
     def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
-        """Return a function that makes other tensors of a kind; None for what is drawn at random, or moved later."""
+        """Return a function that makes other tensors of a kind; None for what is drawn at random."""
         asked = None if self.stochastic_rounding else self._asked(tensor)
-        moved_later = self.optimize_for_gemm and asked is not None and asked.layout != swizzle.GEMM
-        if asked is None or moved_later or not tensor.is_contiguous():
+        if asked is None or not tensor.is_contiguous():
             return None
         x = tensor.view(asked.matrix)
         repeat = api.quantize_again(x, asked.spec, asked.directions, asked.layout)

@@ -79,7 +79,8 @@ class ProductCall:
 class LinearCall(ProductCall):
     """Everything of one call that autograd does not differentiate.
 
-    quantized_weight: the weight operand of fprop and dgrad, None where nothing is quantized. main_grad_of: the
+    quantized_weight: the weight operand of fprop and dgrad, None where nothing is quantized, or weight_quantizer does
+    it within the call, for this call alone. main_grad_of: the
     parameter whose `main_grad` receives the weight's gradient. fsdp_group: between the passes, each of its processes
     keeps a part of the weight's codes. defer: takes the computation of wgrad, to be done later. norm: what made the
     input, to be shown on the node of the graph: its own input and weight, means, and 1 / deviations. gradient_factor:
@@ -92,6 +93,7 @@ class LinearCall(ProductCall):
     input_quantizer: Any = None
     grad_output_quantizer: Any = None
     quantized_weight: Any = None
+    weight_quantizer: Any = None
     fsdp_group: Any = None
     main_grad_of: Any = None
     defer: Callable[[Callable[[], torch.Tensor | None]], None] | None = None
@@ -126,7 +128,7 @@ class LinearCall(ProductCall):
         """Return the key of forward passes with the same kernels; None if ranks communicate or C is added."""
         if self.parallel.size > 1 or self.added is not None:
             return None
-        found = kinds((self.input_quantizer,))
+        found = kinds((self.input_quantizer, self.weight_quantizer))
         return found and ("linear", self.dtype, _bits(self.result_factor), *found)
 
     def backward_kind(self) -> Hashable | None:

@@ -42,7 +42,9 @@ class _Linear(torch.autograd.Function):
         rows = x.reshape(-1, x.shape[-1]).to(call.dtype)
         operand = call.quantized_weight if call.quantizes else weight.to(call.dtype)
         call.choose_input_directions()
-        local, y = together(call.forward_kind(), (rows, operand, _bias(bias, call)), partial(_forward, call))
+        inputs = rows, weight if call.weight_quantizer else operand, _bias(bias, call)
+        local, made, y = together(call.forward_kind(), inputs, partial(_forward, call))
+        operand = operand if made is None else made
         if call.wants_any:
             _save(ctx, rows, local, weight, operand, call)
             ctx.shape, ctx.input_dtype, ctx.weight_dtype = x.shape, x.dtype, weight.dtype
@@ -72,14 +74,17 @@ class _Linear(torch.autograd.Function):
         return None if dx is None else dx.reshape(ctx.shape), dw, grad_bias, None
 
 
-def _forward(call: LinearCall, rows: torch.Tensor, operand: Any, bias: torch.Tensor | None) -> tuple[Any, torch.Tensor]:
-    """Return the input as it was quantized by this process, and the product."""
+def _forward(
+    call: LinearCall, rows: torch.Tensor, weight: Any, bias: torch.Tensor | None
+) -> tuple[Any, Any, torch.Tensor]:
+    """Return the input as it was quantized by this process, the weight if it was quantized here, and the product."""
+    made = call.weight_quantizer.quantize(weight) if call.weight_quantizer else None
     local = _quantized_input(rows, call)
     total = local
     if call.parallel.gathers_input:
         total, _ = gather_along_first_dim(local, call.parallel.group, quantizer=call.input_quantizer)
     y, *_ = general_gemm(
-        operand,
+        weight if made is None else made,
         total,
         out_dtype=call.dtype,
         alpha=call.result_factor,
@@ -87,7 +92,7 @@ def _forward(call: LinearCall, rows: torch.Tensor, operand: Any, bias: torch.Ten
         out=None if call.added is None else call.added.detach(),
         accumulate=call.added is not None,
     )
-    return local, call.parallel.reduced(y) if call.parallel.mode == "row" else y
+    return local, made, call.parallel.reduced(y) if call.parallel.mode == "row" else y
 
 
 def _backward(

@@ -191,7 +191,11 @@ class ParallelModule(TransformerEngineBaseModule):
             call.grad_output_quantizer = self.activation_quantizer(
                 operands["grad_output"], communicated=parallel.gathers_grad_output
             )
-            call.quantized_weight = self.quantized_weight(x, weight, operands["weight"], workspace, is_first_microbatch)
+            if is_first_microbatch is None and self._is_quantized_within(weight):
+                call.weight_quantizer = self.prepared_weight_quantizer(x, weight, operands["weight"])
+            else:
+                kept = workspace, is_first_microbatch
+                call.quantized_weight = self.quantized_weight(x, weight, operands["weight"], *kept)
             call.save_original_input = save_original_input and self.reconstructs_input(operands["input"])
         elif isinstance(weight, QuantizedTensor):
             weight = weight.dequantize()
@@ -234,6 +238,11 @@ class ParallelModule(TransformerEngineBaseModule):
         needs_columns = torch.is_grad_enabled() and x.requires_grad and self.backward_override is None
         quantizer.set_usage(rowwise=True, columnwise=needs_columns)
         return quantizer
+
+    def _is_quantized_within(self, weight: torch.Tensor) -> bool:
+        """Return True if nothing of a quantized weight is kept for other calls, and no graph has to skip it."""
+        plain = not isinstance(weight, QuantizedTensor) and weight.dtype is self.activation_dtype
+        return plain and self.fsdp_group is None and FP8GlobalStateManager.captured_skip_flag() is None
 
     def quantized_weight(
         self, x: torch.Tensor, weight: torch.Tensor, operand: str, workspace: str, is_first_microbatch: bool | None
