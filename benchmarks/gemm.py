@@ -7,7 +7,6 @@ on two cores in less than 5.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import click
 import numpy as np
+from setting import write
 
 import fp4ref
 from fp4ref import registry
@@ -117,8 +117,7 @@ def main(rows: int, columns: int, depth: int, device: str, repeat: int, only: st
             {"backend": name, "spec": spec, "mode": mode, "seconds": took, "ratio": took / base, "goal_seconds": goal}
         )
     if path is not None:
-        size = {"size": f"{rows} x {columns} x {depth}", "device": device, "against": against}
-        path.write_text(json.dumps({**size, "cases": records}, indent=1) + "\n", "utf-8")
+        write(path, records, device, size=f"{rows} x {columns} x {depth}", against=against)
 
 
 if __name__ == "__main__":

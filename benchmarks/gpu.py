@@ -10,9 +10,6 @@ LARGE bytes of input, no goal is more than what that copy reaches, less 10 point
 
 from __future__ import annotations
 
-import datetime as dt
-import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -24,6 +21,8 @@ import click
 import torch
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "backends")]
+
+from setting import setting, write  # noqa: E402
 
 import fp4ref  # noqa: E402
 from fp4ref.arguments import buffer_shapes  # noqa: E402
@@ -296,28 +295,6 @@ def torchao_cases(xs: list[Any], wanted: bool) -> list[tuple[str, float, list[Ru
     ]
 
 
-def first_line(command: list[str]) -> str:
-    """Return the first line that a command prints; "unknown" where it fails."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().splitlines()[0]
-    except (OSError, subprocess.CalledProcessError, IndexError):
-        return "unknown"
-
-
-def setting() -> dict[str, str]:
-    """Return the device, its driver and clocks, the commit and the versions that numbers depend on."""
-    query = ["nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.mem,clocks.max.sm", "--format=csv,noheader"]
-    return {
-        "device": torch.cuda.get_device_name(),
-        "driver, clocks": first_line(query),
-        "commit": first_line(["git", "rev-parse", "--short", "HEAD"]),
-        "torch": torch.__version__,
-        "cuda": str(torch.version.cuda),
-        "fp4ref": fp4ref.__version__,
-        "date": dt.datetime.now(dt.UTC).date().isoformat(),
-    }
-
-
 @click.command()
 @click.option("--shapes", default=",".join(SHAPES), show_default=True)
 @click.option("--only", default="", help="Run the cases whose names contain one of these, separated by commas.")
@@ -345,7 +322,7 @@ def main(shapes: str, only: str, repeat: int, placements: int, torchao: bool, pa
                 print(f"{text:12} {name} against {other}: {ratio:.2f}x, goal {goal}x{verdict(ratio, goal)}", flush=True)
     if path:
         copies = {"median": median(large.speeds), "lowest": min(large.speeds), "highest": max(large.speeds)}
-        path.write_text(json.dumps({"setting": setting(), "copy": copies, "results": results}, indent=1))
+        write(path, results, copy=copies)
 
 
 def measured_shape(

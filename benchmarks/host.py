@@ -6,7 +6,6 @@ between machines and minutes. `--torchao` adds torchao's compiled quantizers of 
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,8 @@ import click
 import torch
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "backends")]
+
+from setting import write  # noqa: E402
 
 import fp4ref  # noqa: E402
 from fp4ref import te  # noqa: E402
@@ -61,6 +62,7 @@ def acts(x: Any) -> Iterator[tuple[str, Act]]:
         ("NVFP4Quantizer row", te.NVFP4Quantizer(columnwise=False)),
         ("NVFP4Quantizer both", te.NVFP4Quantizer()),
         ("MXFP8Quantizer row", te.MXFP8Quantizer(te.DType.kFloat8E4M3, columnwise=False)),
+        ("Float8CurrentScalingQuantizer", te.Float8CurrentScalingQuantizer()),
     ):
         made = quantizer(x)
         yield f"te {name}", partial(quantizer, x)
@@ -101,10 +103,10 @@ def main(device: str, shapes: str, repeat: int, torchao: bool, path: Path | None
             us, waited = (median(column) for column in zip(*pairs, strict=True))
             results.append({"shape": shape, "call": name, "host_us": us, "waited_us": waited, "clones": us / clone})
             print(
-                f"{shape:12} {name:28} {us:8.1f} us, {us / clone:5.1f} clones; {waited:8.1f} us waited for", flush=True
+                f"{shape:12} {name:44} {us:8.1f} us, {us / clone:5.1f} clones; {waited:8.1f} us waited for", flush=True
             )
     if path:
-        path.write_text(json.dumps({"device": device, "torch": torch.__version__, "results": results}, indent=1))
+        write(path, results, device)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ memory: what autograd keeps between the passes of a stack of layers, in bytes pe
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,8 @@ import click
 import torch
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "backends")]
+
+from setting import write  # noqa: E402
 
 from fp4ref import te  # noqa: E402
 
@@ -104,10 +105,10 @@ def chosen(names: str, dtype: torch.dtype) -> list[str]:
     return [name for name in wanted if dtype is torch.bfloat16 or name not in {"nvfp4", "nvfp4 no sr"}]
 
 
-def report(results: list[dict[str, Any]], path: Path | None) -> None:
+def report(results: list[dict[str, Any]], path: Path | None, device: str, **more: Any) -> None:
     """Write the results as JSON, if asked for."""
     if path:
-        path.write_text(json.dumps(results, indent=1))
+        write(path, results, device, **more)
 
 
 @click.group()
@@ -156,7 +157,7 @@ def linear(
             results.append({"case": name, "seconds": time, "ratio": ratio, "back_to_back": each})
             text = f"{device} {kind} {size}^3  {name:22} {time * 1e3:10.2f} ms  {ratio:6.2f}x"
             print(text + (f"  {each:6.2f}x back to back" if device == "cuda" else ""), flush=True)
-    report(results, path)
+    report(results, path, device, size=f"{size} x {size} x {size}, {str(kind).removeprefix('torch.')}")
 
 
 @main.command()
@@ -194,7 +195,7 @@ def grouped(device: str, recipes: str, repeat: int, path: Path | None, groups: s
                     text = f"{count} groups  m {m:6}  {what:18}  {name:20} {time * 1e3:10.2f} ms  {ratio:6.2f}x"
                     print(text + (f"  {each:6.2f}x back to back" if device == "cuda" else ""), flush=True)
             del x, grad, module, runs
-    report(results, path)
+    report(results, path, device)
 
 
 @main.command()
@@ -233,7 +234,7 @@ def memory(device: str, recipes: str, path: Path | None, rows: int, width: int, 
         print(f"{name:22} {total / 2**20:9.2f} MiB kept  {per_input:6.3f} bytes per input element", end="")
         print(f"  (a packed weight per layer included: {share:.2f} elements per input element)" if recipe else "")
         del y
-    report(results, path)
+    report(results, path, device)
 
 
 if __name__ == "__main__":

@@ -388,20 +388,30 @@ OF_NVFP4 = OF_ALL | {
     ),
 }
 OF_MXFP8 = OF_ALL | {"E5M2": lambda q, _: setattr(q, "dtype", DType.kFloat8E5M2)}
-CHANGES = [(NVFP4Quantizer, name) for name in OF_NVFP4] + [(MXFP8Quantizer, name) for name in OF_MXFP8]
+OF_FLOAT8 = {name: OF_MXFP8[name] for name in ("direction", "storage", "E5M2")} | {
+    "power of two": lambda q, _: setattr(q, "force_pow_2_scales", True),
+    "least amax": lambda q, _: setattr(q, "amax_epsilon", 1e6),
+}
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]),
+]
+CHANGES_OF = {NVFP4Quantizer: OF_NVFP4, MXFP8Quantizer: OF_MXFP8, Float8Quantizer: OF_FLOAT8}
+CHANGES = [(kind, name) for kind, changes in CHANGES_OF.items() for name in changes]
 
 
 @pytest.mark.rule("TEL-3")
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("kind", "change"), CHANGES)
-def test_a_quantizer_that_is_called_again_follows_its_settings(kind, change, monkeypatch):
+def test_a_quantizer_that_is_called_again_follows_its_settings(kind, change, device, monkeypatch):
     quantizer = kind()
     for shape in ((128, 256), (2, 64, 256)):
         x, other = sample(dtype=torch.bfloat16, rows=128, columns=256), sample(128, 256, seed=1)
-        x, other = x.view(shape), other.view(shape)
+        x, other = x.view(shape).to(device), other.view(shape).to(device)
         for _ in range(3):
             quantizer(x)
-        (OF_NVFP4 if kind is NVFP4Quantizer else OF_MXFP8)[change](quantizer, monkeypatch)
-        right = as_now(quantizer)(other)
+        CHANGES_OF[kind][change](quantizer, monkeypatch)
+        right = as_now(quantizer)(other.cpu())
         debug.reset_operation_counts()
         as_now(quantizer)(other)
         counted = debug.operation_counts()
@@ -412,7 +422,7 @@ def test_a_quantizer_that_is_called_again_follows_its_settings(kind, change, mon
             assert type(made) is type(right)
             for name in (*right.SETTINGS, *right.BUFFERS):
                 got, needed = getattr(made, name), getattr(right, name)
-                same = torch.equal(got, needed) if isinstance(needed, torch.Tensor) else got == needed
+                same = torch.equal(got.cpu(), needed) if isinstance(needed, torch.Tensor) else got == needed
                 assert same, name
             made._quantizer.set_usage(rowwise=not quantizer.rowwise_usage)  # a copy: nobody else's
 

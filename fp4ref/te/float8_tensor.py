@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -12,7 +12,7 @@ from torch import Tensor
 from fp4ref.te.cast import fp8_values, scaled_fp8_codes, write
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
-from fp4ref.te.per_tensor import current_scale, largest_magnitude, quantized_at_once
+from fp4ref.te.per_tensor import at_once, current_scale, largest_magnitude
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import DelayedScaling, Float8CurrentScaling, Recipe
 from fp4ref.te.storage import QuantizedTensorStorage
@@ -197,11 +197,10 @@ class Float8CurrentScalingQuantizer(Quantizer):
         requires_grad: bool = False,
     ) -> Any:
         """Return a tensor of these buffers, storage if `internal`."""
+        held = {"_data": codes, "_scale_inv": scale_inv, "_fp8_dtype": self.dtype}
         if self.internal:
-            held = {"_data": codes, "_scale_inv": scale_inv, "_fp8_dtype": self.dtype}
             return Float8TensorStorage.holding(held, self, dtype)
-        values = {"data": codes, "scale_inv": scale_inv, "fp8_dtype": self.dtype, "quantizer": self}
-        return Float8Tensor(shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **values)
+        return Float8Tensor.wrapping(held, self, dtype, shape, device, requires_grad=requires_grad)
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
         """Require the same shape. Rules: TEL-5."""
@@ -223,11 +222,22 @@ class Float8CurrentScalingQuantizer(Quantizer):
         codes, inverse = self._quantized_at_once(tensor) or self._by_steps(tensor)
         return self._tensor(codes, inverse, tuple(tensor.shape), tensor.dtype, tensor.device)
 
+    def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
+        """Return a function that makes other tensors of a kind, where a backend takes all steps at once."""
+        serve = None if self.with_amax_reduction or not tensor.is_contiguous() else at_once(tensor, self.dtype)
+        how = self.amax_epsilon, self.force_pow_2_scales
+        if serve is None:
+            return None
+        return lambda tensor, quantizer: quantizer._tensor(
+            *serve(tensor, *how), tensor.shape, tensor.dtype, tensor.device
+        )
+
     def _quantized_at_once(self, tensor: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return codes and 1 over the scale, where that is the tensor's own and a backend takes all steps at once."""
         if self.with_amax_reduction:
             return None
-        return quantized_at_once(tensor, self.dtype, self.amax_epsilon, self.force_pow_2_scales)
+        serve = at_once(tensor, self.dtype)
+        return serve and serve(tensor, self.amax_epsilon, self.force_pow_2_scales)
 
     def _by_steps(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
         scale, inverse = self.scales(tensor, None)

@@ -67,19 +67,24 @@ def codes_in_one_pass(x: Tensor, scale: Tensor, kind: DType) -> Tensor | None:
     return codes.view(x.shape)
 
 
-def quantized_at_once(x: Tensor, kind: DType, least: float, power_of_two: bool) -> tuple[Tensor, Tensor] | None:
-    """Return the codes of a contiguous tensor by its own scale, and 1 over that; None without a backend that does it.
+def at_once(x: Tensor, kind: DType) -> Callable[[Tensor, float, bool], tuple[Tensor, Tensor]] | None:
+    """Return the function that makes codes of a contiguous tensor like x by its own scale, and 1 over that.
+
+    It takes the tensor, the least amax, and whether the scale is a power of two. None without a backend that does it.
 
     Rules: TEL-21.
     """
-    if not x.numel():
-        return None
     matrix = _matrix(x)
-    found = server("tensor_quantize", x.device, matrix, spec=mxfp8(kind), source=x.dtype)
+    found = server("tensor_quantize", x.device, matrix, spec=mxfp8(kind), source=x.dtype) if x.numel() else None
     if found is None:
         return None
-    codes, scales = found[1](found[0], x.view(matrix), least, power_of_two)
-    return codes.view(x.shape), scales[1:]
+    call, function = found
+
+    def serve(x: Tensor, least: float, power_of_two: bool) -> tuple[Tensor, Tensor]:
+        codes, scales = function(call, x.view(matrix), least, power_of_two)
+        return codes if codes.shape == x.shape else codes.view(x.shape), scales[1:]
+
+    return serve
 
 
 def values_in_one_pass(codes: Tensor, kind: DType, dtype: torch.dtype) -> Tensor | None:
