@@ -125,7 +125,7 @@ def fused(call: Call, on: Operands) -> tuple[str, ...]:
         partials = [maxima.given_amax(v, t.amax, library) for v, t in zip(values, targets, strict=True)]
         first, second = pointer(partials[0]), pointer(partials[-1])
     elif spec.hadamard:
-        parts = max(multiprocessors(library.ordinal) * 4 // count, 1)
+        parts = max(multiprocessors(library.ordinal) * 3 // count, 1)
         both = library.empty((2, count, parts), "float32")
         first, second = pointer(both), pointer(both) + 4 * count * parts
         search = (pointer(on.x), *call.sizes, pointer(on.members), first, on.flag)

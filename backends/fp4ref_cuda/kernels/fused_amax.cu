@@ -10,7 +10,7 @@
 
 constexpr unsigned ROWS = 16, PITCH = 128, BOX = ROWS * PITCH, STAGES = 2;
 
-extern "C" __global__ void __launch_bounds__(THREADS, 4) fused_amax(
+extern "C" __global__ void __launch_bounds__(THREADS, 3) fused_amax(
     const byte* __restrict__ x, index_t rows, index_t columns, const Member* members, float* partials,
     const unsigned* noop)
 {
