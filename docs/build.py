@@ -29,6 +29,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(HERE / "generate"))
 from chapter_figures import sections  # noqa: E402 - a neighbour of the generators
+from printed import browser  # noqa: E402
 
 THEMES = ("light", "dark")
 SPHINX = ("-m", "sphinx", "-b", "html", "-W", "--keep-going", "-n", "-q", "-j", "auto")
@@ -75,6 +76,8 @@ def main(out: Path, results: Path | None, site: Path | None) -> None:
     write_explorer(out / "explorer", source)
     run([*SPHINX, "-d", out / "doctrees", source, html])
     run(["docs/generate/volume_1.py", html / "volume-1.html", *([html / "volume-1.pdf"] if browser() else [])])
+    if browser():
+        run(["docs/generate/printed.py", html / "cheat-sheet.pdf"])
     wrong = list(faults(html))
     if wrong:
         raise click.ClickException("\n".join(wrong))
@@ -87,6 +90,8 @@ def copy_pages(source: Path) -> None:
     shutil.copytree(HERE / "examples", source / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(HERE / "diagnosis.svg", source)
     chapters(source / "standard")
+    sheet = source / "cheat-sheet.md"
+    sheet.write_text(printable(sheet.read_text("utf-8")), "utf-8")
     (source / "versions.md").write_text(VERSIONS, "utf-8")
 
 
@@ -137,11 +142,6 @@ def publish(html: Path, site: Path) -> Path:
     return target
 
 
-def browser() -> str | None:
-    """Return Chromium, which prints the standard as PDF, where it is installed."""
-    return shutil.which("chromium") or shutil.which("chromium-browser")
-
-
 def run(command: Sequence[object]) -> None:
     """Run a generator, or a module, by this interpreter in the repository."""
     subprocess.run([sys.executable, *map(str, command)], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
@@ -165,9 +165,13 @@ def chapters(target: Path) -> None:
     names.append("VERSIONS")
     readme = (spec / "README.md").read_text("utf-8")
     toc = "\n".join(["```{toctree}", ":hidden:", "", *names, "```"])
-    print_it = '\nVolume 1 <a href="../volume-1.html">on one page</a>'
-    print_it += ', and <a href="../volume-1.pdf">as PDF</a>.\n' if browser() else ".\n"
-    (target / "index.md").write_text(f"{readme}{print_it}\n{toc}\n", "utf-8")
+    whole = '\nVolume 1 <a href="../volume-1.html">on one page</a>, and <a href="../volume-1.pdf">as PDF</a>.\n'
+    (target / "index.md").write_text(f"{readme}{printable(whole)}\n{toc}\n", "utf-8")
+
+
+def printable(text: str) -> str:
+    """Return the text of a page, without its link to a PDF where no browser is installed that prints it."""
+    return text if browser() else re.sub(r', and <a href="[^"]*\.pdf">[^<]*</a>', "", text)
 
 
 def anchored(section: str, up: str) -> str:

@@ -19,12 +19,14 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import pypdf
 import pytest
 from click.testing import CliRunner
 
 import fp4ref
 from fp4ref import rules
 from fp4ref.cli import main
+from fp4ref.diagrams import catalogue
 from fp4ref.diagrams.catalogue import FIGURES, VARIANTS
 from fp4ref.spec_root import spec_root
 from scripts import load
@@ -578,6 +580,27 @@ def test_volume_1_is_one_page_with_an_anchor_for_each_rule(tmp_path):
     assert text.count('<figure><img src="data:image/svg+xml;base64,') == len(in_volume) > 15
     drawn = text.index("<figcaption>The byte of scale (m, k) in tiled_128x4")
     assert text.index('id="LAY-3"') < drawn < text.index('id="LAY-4"')
+
+
+@pytest.mark.usefixtures("chromium")
+def test_the_cheat_sheet_is_one_page_of_pdf_with_its_text(tmp_path):
+    """Every text of the figure is in the PDF, as text."""
+    subprocess.run([sys.executable, DOCS / "generate/printed.py", tmp_path / "sheet.pdf"], check=True)
+    (page,) = pypdf.PdfReader(tmp_path / "sheet.pdf").pages
+    found = "".join(page.extract_text().split())
+    svg = ET.fromstring(catalogue.draw("cheat-sheet", theme="light"))
+    drawn = ["".join(text.itertext()) for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert len(drawn) > 80
+    assert [text for text in drawn if "".join(text.split()) not in found] == []
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_pages_link_a_pdf_where_a_browser_prints_it(installed, tmp_path, monkeypatch):
+    build = load(DOCS / "build.py")
+    monkeypatch.setattr(build, "browser", lambda: "/usr/bin/chromium" if installed else None)
+    build.copy_pages(tmp_path / "source")
+    for page, name in (("cheat-sheet.md", "cheat-sheet.pdf"), ("standard/index.md", "volume-1.pdf")):
+        assert (f'<a href="{"../" * page.count("/")}{name}">' in (tmp_path / "source" / page).read_text()) == installed
 
 
 def test_charts_have_the_recorded_numbers(tmp_path):
