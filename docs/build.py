@@ -3,7 +3,7 @@
 Pages are written in docs/site; the standard's chapters, the figures, the explorer, the reference, the pages of
 differences, of layouts, of conventions and of performance are made here, beside copies of those pages, and Sphinx turns
 all of them into HTML. A warning is an error; so is a link of the result that leads nowhere, and an image that nobody
-can hear described.
+can hear described, or that does not link to its full size.
 """
 
 from __future__ import annotations
@@ -184,13 +184,15 @@ def anchored(section: str, up: str) -> str:
 
 
 class Page(HTMLParser):
-    """The links and anchors of a page, and its images without a description."""
+    """The links and anchors of a page, its images with their links, and those without a description."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.links: list[str] = []
         self.anchors: set[str] = set()
         self.silent: list[str] = []
+        self.images: list[tuple[str, str]] = []
+        self.around: list[str] = []  # addresses of the links that are open
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -199,17 +201,29 @@ class Page(HTMLParser):
         self.links += [found[name] for name in ("href", "src") if name in found]
         if "id" in found:
             self.anchors.add(found["id"])
-        if tag == "img" and len(found.get("alt", "")) < 20:
-            self.silent.append(found.get("src", ""))
+        if tag == "a":
+            self.around.append(found.get("href", ""))
+        if tag == "img":
+            self.images.append((found.get("src", ""), self.around[-1] if self.around else ""))
+            if len(found.get("alt", "")) < 20:
+                self.silent.append(found.get("src", ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        """Leave a link."""
+        if tag == "a" and self.around:
+            self.around.pop()
 
 
 def faults(html: Path) -> list[str]:
-    """Links of the site that lead nowhere, and images without a description."""
+    """Links of the site that lead nowhere, and images without a description or a link to the same picture alone."""
     pages = {path: Page(path.read_text("utf-8")) for path in sorted(html.rglob("*.html"))}
     found = []
     for path, page in pages.items():
         where = path.relative_to(html)
         found += [f"{where}: image {source} has no description" for source in page.silent]
+        found += [
+            f"{where}: image {one[0]} has no link to its full size" for one in page.images if not whole(path, *one)
+        ]
         for link in page.links:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
@@ -221,6 +235,14 @@ def faults(html: Path) -> list[str]:
             if not target.exists() or missing:
                 found.append(f"{where}: {link} leads nowhere")
     return found
+
+
+def whole(page: Path, source: str, link: str) -> bool:
+    """Return True if an image is part of the page itself, or links to a file that is the same picture."""
+    shown, alone = page.parent / unquote(source), page.parent / unquote(link)
+    return source.startswith("data:") or (
+        alone.is_file() and shown.is_file() and alone.read_bytes() == shown.read_bytes()
+    )
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ REACHED = (
 LEVEL = re.compile(r"(</?h)(\d)(.*?>)")
 HEADING = re.compile(r"<(?P<level>h\d)>(?P<id>[A-Z][A-Z0-9]*-\d+) · (?P<title>.*?)</h\d>")
 ID = re.compile(r"\b([A-Z][A-Z0-9]*-\d+)\b")
+PLACED = re.compile(r"(?<=<td>)(?:row|column) \d+, \d+(?=</td>)")  # the place of a block, which stays in one line
 APART = re.compile(r"(<[^>]*>)")
 
 
@@ -99,6 +100,7 @@ def chapter(path: Path, known: set[str]) -> str:
         elif not inside.startswith(("<h", "<code")):
             pieces[i] = ID.sub(lambda m: f'<a href="#{m[1]}">{m[1]}</a>' if m[1] in known else m[0], piece)
     body = HEADING.sub(r'<\g<level> id="\g<id>">\g<id> · \g<title></\g<level>>', in_steps("".join(pieces)))
+    body = PLACED.sub(lambda cell: cell[0].replace(" ", "\u00a0"), body)
     return f'<section id="{path.stem}">\n{body}</section>'
 
 
