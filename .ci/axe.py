@@ -5,22 +5,19 @@ picture is there, and its text has contrast with what is drawn behind it.
 
     python .ci/axe.py HTML [PAGE ...]
 
-Without names of pages: one of each kind; `all`: every page, and of the pages of rules one. Each processor drives a
-browser of its own. It needs axe-core-python, selenium, chromium and chromedriver, and no network.
+Without names of pages: one of each kind; `all`: every page, and of the pages of rules one. It needs axe-core-python,
+selenium, chromium and chromedriver, and no network.
 """
 
 from __future__ import annotations
 
 import functools
 import http.server
-import os
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
-from queue import SimpleQueue
 
 from selenium import webdriver
 
@@ -152,14 +149,11 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def browser() -> webdriver.Chrome:
-    """Start Chromium without a window. A script may take five minutes."""
+    """Start Chromium without a window."""
     options = webdriver.ChromeOptions()
     for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
         options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
-    driver.set_script_timeout(300)
-    driver.command_executor.client_config.timeout = 330  # the script's own limit comes first
-    return driver
+    return webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
 
 
 def pages(html: Path) -> list[str]:
@@ -182,50 +176,31 @@ def findings(driver: webdriver.Chrome, script: str) -> list[str]:
     ] + seen
 
 
-def looked_at(driver: webdriver.Chrome, address: str, script: str) -> list[str]:
-    """Return the findings of a page in every theme and on every device."""
-    said = []
-    for theme, (device, size) in product(("light", "dark"), SIZES.items()):
-        media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        driver.set_window_size(*size)
-        driver.get(address)
-        found = findings(driver, script if (theme, device) in AXE else "")
-        said += [f"{theme}, {device}: {line}" for line in found]
-    return said
-
-
 def main(html: Path, names: list[str]) -> int:
     """Check the pages, print what is found, and return 1 if anything was."""
     handler = functools.partial(Quiet, directory=str(html))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     script = (files("axe_core_python") / "axe.min.js").read_text("utf-8")
-    names = pages(html) if names == ["all"] else names or list(KINDS)
-    drivers = [browser() for _ in range(os.cpu_count() or 1)]
-    free: SimpleQueue[webdriver.Chrome] = SimpleQueue()
-
-    def look(name: str) -> list[str]:
-        driver = free.get()
-        try:
-            return looked_at(driver, f"http://127.0.0.1:{server.server_port}/{name}", script)
-        finally:
-            free.put(driver)
-
-    wrong = 0
+    driver, count, wrong = browser(), 0, 0
+    driver.set_script_timeout(300)
+    driver.command_executor.client_config.timeout = 330  # the script's own limit comes first
     try:
-        for driver in drivers:
-            free.put(driver)
-        with ThreadPoolExecutor(len(drivers)) as pool:
-            for name, said in zip(names, pool.map(look, names), strict=True):
-                wrong += len(said)
-                for line in said:
-                    print(f"{name}, {line}", flush=True)
+        for theme, (device, size) in product(("light", "dark"), SIZES.items()):
+            axe = (theme, device) in AXE
+            media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+            driver.set_window_size(*size)
+            for name in pages(html) if names == ["all"] else names or KINDS:
+                driver.get(f"http://127.0.0.1:{server.server_port}/{name}")
+                count += 1
+                for line in findings(driver, script if axe else ""):
+                    wrong += 1
+                    print(f"{name}, {theme}, {device}: {line}")
     finally:
-        for driver in drivers:
-            driver.quit()
+        driver.quit()
         server.shutdown()
-    print(f"{len(names)} pages in {2 * len(SIZES)} looks, {wrong} findings")
+    print(f"{count} pages, {wrong} findings")
     return int(wrong > 0)
 
 
