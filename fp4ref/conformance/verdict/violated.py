@@ -75,9 +75,9 @@ def worst(
 
     The rules of the first stage that the diagnosis finds wrong come before all others. count: how many cases fail.
     A rule is likelier the more of its own cases fail, and the more of all that fail are its own. A rule that is at
-    stake in some inputs only comes last if most of the cases that fail are others. Of rules that fail equally, those
-    come first from which the records of most profiles depart, in the order of the stages. profiles: those that make
-    every byte.
+    stake in some inputs only comes last if most of the cases that fail are others. Rules that fail equally have the
+    order of their names; those from which the records of most profiles depart come before, in the order of the stages.
+    profiles: those that make every byte.
 
     Rules: CNF-2.
     """
