@@ -266,6 +266,7 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
     code = '<td><code><span class="pre">{}</span></code></td>'
     for given, expected in (
         ("torchao.mxfp6_e2m3_rceil", "torchao.<wbr>mxfp6_<wbr>e2m3_<wbr>rceil"),
+        ("1.1, draft", '<span class="whole">1.1, draft</span>'),
         ("docs/examples/standard.c", "docs/<wbr>examples/<wbr>standard.c"),
         ("te.fp8_block@2.9", "te.<wbr>fp8_<wbr>block@<wbr>2.9"),
         ("-0.10009765625", "-0.10009765625"),
