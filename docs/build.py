@@ -3,7 +3,7 @@
 Pages are written in docs/site; the standard's chapters, the figures, the explorer, the reference, the pages of
 differences, of layouts, of conventions and of performance are made here, beside copies of those pages, and Sphinx turns
 all of them into HTML. A warning is an error; so is a link of the result that leads nowhere, and an image that nobody
-can hear described.
+can hear described, or that does not link to its full size.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(HERE / "generate"))
 from chapter_figures import sections  # noqa: E402 - a neighbour of the generators
+from printed import browser  # noqa: E402
 
 THEMES = ("light", "dark")
 SPHINX = ("-m", "sphinx", "-b", "html", "-W", "--keep-going", "-n", "-q", "-j", "auto")
@@ -75,6 +76,8 @@ def main(out: Path, results: Path | None, site: Path | None) -> None:
     write_explorer(out / "explorer", source)
     run([*SPHINX, "-d", out / "doctrees", source, html])
     run(["docs/generate/volume_1.py", html / "volume-1.html", *([html / "volume-1.pdf"] if browser() else [])])
+    if browser():
+        run(["docs/generate/printed.py", html / "cheat-sheet.pdf"])
     wrong = list(faults(html))
     if wrong:
         raise click.ClickException("\n".join(wrong))
@@ -87,6 +90,8 @@ def copy_pages(source: Path) -> None:
     shutil.copytree(HERE / "examples", source / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(HERE / "diagnosis.svg", source)
     chapters(source / "standard")
+    sheet = source / "cheat-sheet.md"
+    sheet.write_text(printable(sheet.read_text("utf-8")), "utf-8")
     (source / "versions.md").write_text(VERSIONS, "utf-8")
 
 
@@ -137,11 +142,6 @@ def publish(html: Path, site: Path) -> Path:
     return target
 
 
-def browser() -> str | None:
-    """Return Chromium, which prints the standard as PDF, where it is installed."""
-    return shutil.which("chromium") or shutil.which("chromium-browser")
-
-
 def run(command: Sequence[object]) -> None:
     """Run a generator, or a module, by this interpreter in the repository."""
     subprocess.run([sys.executable, *map(str, command)], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
@@ -165,9 +165,13 @@ def chapters(target: Path) -> None:
     names.append("VERSIONS")
     readme = (spec / "README.md").read_text("utf-8")
     toc = "\n".join(["```{toctree}", ":hidden:", "", *names, "```"])
-    print_it = '\nVolume 1 <a href="../volume-1.html">on one page</a>'
-    print_it += ', and <a href="../volume-1.pdf">as PDF</a>.\n' if browser() else ".\n"
-    (target / "index.md").write_text(f"{readme}{print_it}\n{toc}\n", "utf-8")
+    whole = '\nVolume 1 <a href="../volume-1.html">on one page</a>, and <a href="../volume-1.pdf">as PDF</a>.\n'
+    (target / "index.md").write_text(f"{readme}{printable(whole)}\n{toc}\n", "utf-8")
+
+
+def printable(text: str) -> str:
+    """Return the text of a page, without its link to a PDF where no browser is installed that prints it."""
+    return text if browser() else re.sub(r', and <a href="[^"]*\.pdf">[^<]*</a>', "", text)
 
 
 def anchored(section: str, up: str) -> str:
@@ -180,13 +184,15 @@ def anchored(section: str, up: str) -> str:
 
 
 class Page(HTMLParser):
-    """The links and anchors of a page, and its images without a description."""
+    """The links and anchors of a page, its images with their links, and those without a description."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.links: list[str] = []
         self.anchors: set[str] = set()
         self.silent: list[str] = []
+        self.images: list[tuple[str, str]] = []
+        self.around: list[str] = []  # addresses of the links that are open
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -195,17 +201,29 @@ class Page(HTMLParser):
         self.links += [found[name] for name in ("href", "src") if name in found]
         if "id" in found:
             self.anchors.add(found["id"])
-        if tag == "img" and len(found.get("alt", "")) < 20:
-            self.silent.append(found.get("src", ""))
+        if tag == "a":
+            self.around.append(found.get("href", ""))
+        if tag == "img":
+            self.images.append((found.get("src", ""), self.around[-1] if self.around else ""))
+            if len(found.get("alt", "")) < 20:
+                self.silent.append(found.get("src", ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        """Leave a link."""
+        if tag == "a" and self.around:
+            self.around.pop()
 
 
 def faults(html: Path) -> list[str]:
-    """Links of the site that lead nowhere, and images without a description."""
+    """Links of the site that lead nowhere, and images without a description or a link to the same picture alone."""
     pages = {path: Page(path.read_text("utf-8")) for path in sorted(html.rglob("*.html"))}
     found = []
     for path, page in pages.items():
         where = path.relative_to(html)
         found += [f"{where}: image {source} has no description" for source in page.silent]
+        found += [
+            f"{where}: image {one[0]} has no link to its full size" for one in page.images if not whole(path, *one)
+        ]
         for link in page.links:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
@@ -217,6 +235,14 @@ def faults(html: Path) -> list[str]:
             if not target.exists() or missing:
                 found.append(f"{where}: {link} leads nowhere")
     return found
+
+
+def whole(page: Path, source: str, link: str) -> bool:
+    """Return True if an image is part of the page itself, or links to a file that is the same picture."""
+    shown, alone = page.parent / unquote(source), page.parent / unquote(link)
+    return source.startswith("data:") or (
+        alone.is_file() and shown.is_file() and alone.read_bytes() == shown.read_bytes()
+    )
 
 
 if __name__ == "__main__":

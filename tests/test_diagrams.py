@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import random
 import re
@@ -140,8 +141,11 @@ def too_wide(svg: str, boxes: list[tuple[float, float, float, float]]) -> list[s
     return said
 
 
+GAP = 2.1  # between two texts of one line, by the widest font: less reads as one number
+
+
 def faults(svg: str) -> list[str]:
-    """Texts that are clipped, too small, wider than their cells, or over each other, by the widest common font."""
+    """Texts that are clipped, small, wider than their cells, over or beside each other, by the widest common font."""
     root, found = ET.fromstring(svg), texts(svg)
     width, height = float(root.get("width")), float(root.get("height"))
     boxes = [box(element) for element in found]
@@ -160,6 +164,8 @@ def faults(svg: str) -> list[str]:
                 break
             if min(a[2], b[2]) - max(a[0], b[0]) > 0.5 and min(a[3], b[3]) - b[1] > 0.5:
                 said.append(f"{found[first].text} over {found[second].text}")
+            elif a[3] == b[3] and max(a[0], b[0]) - min(a[2], b[2]) < GAP:
+                said.append(f"{found[first].text} touches {found[second].text}")
     return said
 
 
@@ -619,6 +625,12 @@ def test_scale_vectors_are_those_of_the_manual() -> None:
         assert 4 * int(word) + int(selector) == int(k) // block
 
 
+def test_limits_between_codes_are_exact() -> None:
+    """Halves of steps of 2^-6: seven decimals."""
+    words = {element.text for element in texts(ALL["int8"])}
+    assert {"1.0078125", "1.0234375", "1.1171875"} <= words
+
+
 def test_cheat_sheet_has_the_codes_and_the_sum() -> None:
     """Written down here: the magnitudes of E2M1, its ties, and the byte of scale (37, 8)."""
     words = " ".join(element.text or "" for element in texts(ALL["cheat-sheet"]))
@@ -658,6 +670,9 @@ def test_memory_of_every_layout(name: str) -> None:
     shown = [re.fullmatch(r"\d+-bit unit (\d+): \((.*)\)", title) for title in titles(svg)]
     found = {int(match[1]): tuple(map(int, match[2].split(", "))) for match in shown if match}
     assert len(set(found.values())) == len(found) > 20
+    words = " ".join(element.text or "" for element in texts(svg))
+    left_out = len(found) < math.prod(map(int, re.findall(r"\d+", words[words.index("the array is") :].split(".")[0])))
+    assert ("Drawn are" in words) == left_out
     sizes = sample(form)
     for offset, index in found.items():
         assert int(form.offsets(index, sizes)) == offset
@@ -770,7 +785,7 @@ def test_bytes_of_the_fused_figure() -> None:
     words = ET.fromstring(ALL["fused"]).find(f"{SVG}desc").text
     apart = 2 + (2 + 2) + 2 + 2 * (2 + 0.5 + 1 / 16) + 2 * (1 / 16 + 1 / 16)
     together = 2 + 2 + 2 * (0.5 + 1 / 16)
-    assert re.findall(r"[\d.]*\d", words) == [f"{apart:.4g}", f"{together:.4g}"]
+    assert re.findall(r"[\d.]*\d", words) == [f"{apart}", f"{together}"]
     with pytest.raises(DomainError, match="GLB-1"):
         catalogue.draw("fused", spec=fp4ref.MXFP4)
 

@@ -19,12 +19,14 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import pypdf
 import pytest
 from click.testing import CliRunner
 
 import fp4ref
 from fp4ref import rules
 from fp4ref.cli import main
+from fp4ref.diagrams import catalogue
 from fp4ref.diagrams.catalogue import FIGURES, VARIANTS
 from fp4ref.spec_root import spec_root
 from scripts import load
@@ -264,6 +266,8 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
     code = '<td><code><span class="pre">{}</span></code></td>'
     for given, expected in (
         ("torchao.mxfp6_e2m3_rceil", "torchao.<wbr>mxfp6_<wbr>e2m3_<wbr>rceil"),
+        ("1.1, draft", '<span class="whole">1.1, draft</span>'),
+        ("docs/examples/standard.c", "docs/<wbr>examples/<wbr>standard.c"),
         ("te.fp8_block@2.9", "te.<wbr>fp8_<wbr>block@<wbr>2.9"),
         ("-0.10009765625", "-0.10009765625"),
         ("1,835,008", "1,835,008"),
@@ -283,8 +287,8 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
     assert "3,941,944" in said
     assert '<span class="whole">2026-11-23</span>' in said
     assert "6,<wbr>7,<wbr>8,<wbr>15" in said
-    outside = '<p>a.b_c</p><td><a href="rule/a_b.html#a.b">x.y</a></td>'
-    assert breaks.cells(outside) == '<p>a.b_c</p><td><a href="rule/a_b.html#a.b">x.<wbr>y</a></td>'
+    outside = '<p>a.bed_c</p><td><a href="rule/a_bed.html#a.bed">x.yes</a></td>'
+    assert breaks.cells(outside) == '<p>a.bed_c</p><td><a href="rule/a_bed.html#a.bed">x.<wbr>yes</a></td>'
 
 
 def test_a_table_of_sentences_is_marked_to_stand_in_lines_on_a_phone():
@@ -578,6 +582,43 @@ def test_volume_1_is_one_page_with_an_anchor_for_each_rule(tmp_path):
     assert text.count('<figure><img src="data:image/svg+xml;base64,') == len(in_volume) > 15
     drawn = text.index("<figcaption>The byte of scale (m, k) in tiled_128x4")
     assert text.index('id="LAY-3"') < drawn < text.index('id="LAY-4"')
+
+
+@pytest.mark.usefixtures("chromium")
+def test_the_cheat_sheet_is_one_page_of_pdf_with_its_text(tmp_path):
+    """Every text of the figure is in the PDF, as text."""
+    subprocess.run([sys.executable, DOCS / "generate/printed.py", tmp_path / "sheet.pdf"], check=True)
+    (page,) = pypdf.PdfReader(tmp_path / "sheet.pdf").pages
+    found = "".join(page.extract_text().split())
+    svg = ET.fromstring(catalogue.draw("cheat-sheet", theme="light"))
+    drawn = ["".join(text.itertext()) for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert len(drawn) > 80
+    assert [text for text in drawn if "".join(text.split()) not in found] == []
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_pages_link_a_pdf_where_a_browser_prints_it(installed, tmp_path, monkeypatch):
+    build = load(DOCS / "build.py")
+    monkeypatch.setattr(build, "browser", lambda: "/usr/bin/chromium" if installed else None)
+    build.copy_pages(tmp_path / "source")
+    for page, name in (("cheat-sheet.md", "cheat-sheet.pdf"), ("standard/index.md", "volume-1.pdf")):
+        assert (f'<a href="{"../" * page.count("/")}{name}">' in (tmp_path / "source" / page).read_text()) == installed
+
+
+def test_an_image_without_a_link_to_its_full_size_fails_the_build(tmp_path):
+    """The link leads to the same picture; volume 1 holds its pictures itself."""
+    build = load(DOCS / "build.py")
+    for name, text in (("light.svg", "<svg/>"), ("copy.svg", "<svg/>"), ("dark.svg", "<svg></svg>")):
+        (tmp_path / name).write_text(text, "utf-8")
+    described = 'alt="a picture that is described in words"'
+    for shown, wrong in (
+        (f'<a href="copy.svg"><img src="light.svg" {described}></a>', 0),
+        (f'<a href="dark.svg"><img src="light.svg" {described}></a>', 1),
+        (f'<a href="copy.svg"></a><img src="light.svg" {described}>', 1),
+        (f'<img src="data:image/svg+xml;base64,AA==" {described}>', 0),
+    ):
+        (tmp_path / "page.html").write_text(shown, "utf-8")
+        assert sum("has no link to its full size" in fault for fault in build.faults(tmp_path)) == wrong
 
 
 def test_charts_have_the_recorded_numbers(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -705,6 +706,28 @@ def test_browser_shows_a_peer_its_packing_and_its_random_byte(browser: Any) -> N
     steps = [line.text for line in browser.find_elements(By.CSS_SELECTOR, "#steps tbody tr")]
     assert any(line.startswith("code ") and f"0x{code:x}" in line for line in steps)
     assert "byte=255" in browser.execute_script("return location.hash")
+
+
+CHOSEN = """
+history.replaceState(null, "", arguments[0]);
+dispatchEvent(new HashChangeEvent("hashchange"));
+const shown = (id) => document.querySelector(`#${id} .chosen`)?.title ?? "not shown";
+return ["matrix", "data", "linear", "tiled"].map(shown);
+"""
+
+
+@pytest.mark.slow
+def test_browser_shows_the_chosen_element_in_every_grid_of_every_layout(browser: Any) -> None:
+    """The last element too, in tiles that are larger than what is drawn."""
+    offered = browser.execute_script("return [...document.getElementById('layout').options].map((one) => one.value)")
+    assert "triton.blackwell_scale" in offered
+    hidden, rng = [], random.Random(19)
+    for layout in offered:
+        for row, column in ((255, 1023), (rng.randrange(256), rng.randrange(1024))):
+            found = browser.execute_script(CHOSEN, f"#layout={layout}&shape=256x1024&element={row},{column}")
+            wanted = [f"({row}, {column})"] * 2 + [f"scale ({row}, {column // 16})"] * 2
+            hidden += [(layout, title) for title, text in zip(found, wanted, strict=True) if text not in title]
+    assert hidden == []
 
 
 def test_rules_are_links_where_the_site_has_their_pages() -> None:

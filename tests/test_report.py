@@ -3,13 +3,16 @@ from __future__ import annotations
 import json
 import math
 import re
+from base64 import b64decode
 from collections import Counter
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import ml_dtypes
 import numpy as np
+import pypdf
 import pytest
 from click.testing import CliRunner, Result
 
@@ -281,3 +284,15 @@ def test_a_real_model(real_model_path: Path) -> None:
     assert 30 < total["mxfp8-e4m3"] < 33
     assert total["nvfp4-2d"] < total["nvfp4"] < total["nvfp4-4over6"]
     assert total["mxfp4"] < total["nvfp4"]
+
+
+def test_paper_has_every_name_in_one_line(chromium: Any, tmp_path: Path) -> None:
+    """Eight specifications stand beside each name."""
+    names = [f"model.layers.{i}.{part}_proj.weight" for i in range(9) for part in ("self_attn.q", "mlp.gate")]
+    x = np.random.default_rng(4).standard_normal((32, 64)).astype(np.float32)
+    np.savez(tmp_path / "m.npz", **dict.fromkeys(names, x))
+    run(tmp_path / "m.npz", "--html", tmp_path / "r.html")
+    chromium.get((tmp_path / "r.html").as_uri())
+    printed = b64decode(chromium.execute_cdp_cmd("Page.printToPDF", {})["data"])
+    lines = [line for page in pypdf.PdfReader(BytesIO(printed)).pages for line in page.extract_text().splitlines()]
+    assert [name for name in names if not any(re.match(rf"{name} \d", line) for line in lines)] == []

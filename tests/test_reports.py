@@ -4,12 +4,14 @@ import dataclasses
 import io
 import json
 import re
+from base64 import b64decode
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import numpy as np
+import pypdf
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -273,6 +275,20 @@ def test_a_phone_shows_every_intermediate_without_scrolling(view, chromium, tmp_
         assert chromium.execute_script(HIDDEN) == []
     finally:
         chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_paper_keeps_headings_with_what_they_are_about_and_rows_whole(view, chromium, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(html.page(view), encoding="utf-8")
+    chromium.get(path.as_uri())
+    headings = chromium.execute_script("return [...document.querySelectorAll('h2, h3')].map((one) => one.innerText)")
+    printed = b64decode(chromium.execute_cdp_cmd("Page.printToPDF", {})["data"])
+    pages = [page.extract_text().strip().splitlines() for page in pypdf.PdfReader(io.BytesIO(printed)).pages]
+    assert len(pages) > 2
+    for lines in pages[:-1]:
+        assert lines[-1] not in headings
+    for lines in pages[1:]:  # a row of steps that was torn would go on with its other rules
+        assert not re.match(r"[A-Z0-9]+-\d+$", lines[1])
 
 
 def test_the_page_needs_nothing_else_and_runs_nothing(view):

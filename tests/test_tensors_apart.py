@@ -129,3 +129,25 @@ def test_a_dump_with_another_rounding_breaks_the_rule_on_rounding(tmp_path, code
     report = verified(tmp_path, Dump("x", x, q), seconds=9)
     failing = worst(spec, dump_cells(report), differing(report), report.diagnosis)
     assert broken(report.diagnosis, spec, failing) == [rule]
+
+
+@pytest.mark.rule("CNF-2")
+@pytest.mark.parametrize(
+    "profile, first, rest",
+    [
+        ("modelopt.nvfp4", ["GLB-1", "GLB-2", "BLK-3", "BLK-4"], {"E2M1-3", "E4M3-2"}),  # NaN counts; true divisions
+        ("nvfp4-fast", ["BLK-4"], {"E2M1-3"}),  # the factor is rounded to bfloat16
+    ],
+)
+def test_rules_that_a_profile_departs_from_come_first_among_equals(tmp_path, profile, first, rest):
+    """In one tensor every rule fails once of once; the rules of rounding, which the profile obeys, come last."""
+    x = np.random.default_rng(5).standard_normal((64, 256)).astype(np.float32)
+    if profile == "modelopt.nvfp4":
+        x[0, :3] = np.nan, np.inf, 0
+    q = replace(fp4ref.quantize(x, profile), spec=fp4ref.NVFP4)
+    report = verified(tmp_path, Dump("x", x, q))
+    cells = dump_cells(report)
+    assert profile in report.profiles
+    assert {(cell.passed, cell.total) for rule, cell in cells.items() if rule in {*first, *rest}} == {(0, 1)}
+    failing = worst(fp4ref.NVFP4, cells, differing(report), report.diagnosis, report.profiles)
+    assert (failing[: len(first)], {*failing[len(first) :]}) == (first, rest)

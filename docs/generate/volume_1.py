@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import html
 import re
-import shutil
-import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from base64 import b64encode
@@ -26,6 +24,7 @@ from fp4ref.spec_root import spec_root
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chapter_figures import sections
+from printed import printed
 
 SVG = "{http://www.w3.org/2000/svg}"
 TITLE = f"The fp4ref standard, volume 1: bytes. Version {SPEC_VERSION}"
@@ -59,6 +58,7 @@ REACHED = (
 LEVEL = re.compile(r"(</?h)(\d)(.*?>)")
 HEADING = re.compile(r"<(?P<level>h\d)>(?P<id>[A-Z][A-Z0-9]*-\d+) · (?P<title>.*?)</h\d>")
 ID = re.compile(r"\b([A-Z][A-Z0-9]*-\d+)\b")
+PLACED = re.compile(r"(?<=<td>)(?:row|column) \d+, \d+(?=</td>)")  # the place of a block, which stays in one line
 APART = re.compile(r"(<[^>]*>)")
 
 
@@ -100,6 +100,7 @@ def chapter(path: Path, known: set[str]) -> str:
         elif not inside.startswith(("<h", "<code")):
             pieces[i] = ID.sub(lambda m: f'<a href="#{m[1]}">{m[1]}</a>' if m[1] in known else m[0], piece)
     body = HEADING.sub(r'<\g<level> id="\g<id>">\g<id> · \g<title></\g<level>>', in_steps("".join(pieces)))
+    body = PLACED.sub(lambda cell: cell[0].replace(" ", "\u00a0"), body)
     return f'<section id="{path.stem}">\n{body}</section>'
 
 
@@ -126,15 +127,6 @@ def in_steps(body: str) -> str:
         return f"{tag[1]}{len(above)}{tag[3]}"
 
     return LEVEL.sub(stepped, body)
-
-
-def printed(source: Path, target: Path) -> None:
-    """Print a page to a PDF."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        sys.exit("volume_1: no chromium to print the PDF with: apt-get install chromium")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", f"--print-to-pdf={target}"]
-    subprocess.run([browser, *options, source.resolve().as_uri()], check=True, capture_output=True)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,12 @@ from typing import Any
 CELL = re.compile(r"<t[dh][ >].*?</t[dh]>", re.DOTALL)
 TEXT = re.compile(r"(?<=>)[^<]+(?=<)")
 PLACE = re.compile(
-    r"(?<=\w[._])(?=[A-Za-z])|(?<=[,:@/)*|=])(?=[A-Za-z])|(?<=\w-)(?=[A-Za-z])|(?<=\w\()(?=[A-Za-z]\w)|(?<=@)(?=\d)"
+    r"(?<=\w[._])(?=[A-Za-z]\w\w)|(?<=[,:@/)*|=])(?=[A-Za-z])|(?<=\w-)(?=[A-Za-z])|(?<=\w\()(?=[A-Za-z]\w)|(?<=@)(?=\d)"
 )
 LIST = re.compile(r"(?<=,)(?=\d)(?!\d{3}\b)")  # in a long list of numbers, such as a layout's table; not of thousands
-WHOLE = re.compile(r"\b\d{4}-\d\d-\d\d\b|-?\b\d[\d.]*e[+-]\d+\b|-(?:NaN|Inf)\b")  # dates, and numbers
+WHOLE = re.compile(
+    r"\b\d{4}-\d\d-\d\d\b|-?\b\d[\d.]*e[+-]\d+\b|-(?:NaN|Inf)\b|\b\d+\.\d+, draft\b"
+)  # dates, numbers, and a version
 LONG = 24
 TABLE = re.compile(r'<table class="docutils.*?</table>', re.DOTALL)
 ROW = re.compile(r"<tr.*?</tr>", re.DOTALL)

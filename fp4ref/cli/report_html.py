@@ -33,6 +33,9 @@ figure { display: inline-block; margin: 0 1rem 1rem 0; } figcaption { font-size:
 @media (max-width: 40rem) { th, td { padding: .2rem .3rem; } h1 { font-size: 1.4rem; overflow-wrap: anywhere; }
   tbody th { white-space: normal; overflow-wrap: break-word; min-width: 7rem; font-size: .85rem; } }
 .wide :is(th, td):first-child { position: sticky; left: 0; background: var(--paper); }
+@media print { :root, body { font-size: 11px; } body { margin: 0; } tbody th { min-width: 24em; }
+  tr, figure, svg { break-inside: avoid; } h2, h3, summary { break-after: avoid; } .wide svg { min-width: 0; }
+  .wide :is(th, td):first-child { position: static; } }
 """
 
 

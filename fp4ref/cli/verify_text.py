@@ -35,7 +35,10 @@ def print_report(out: Console, report: DumpReport, limit: int) -> None:
     print_lines(out, [f"{report.path}: {report.headline}"], "bold")
     if report.results:
         print_lines(
-            out, violated_lines(report.diagnosis, report.results[0].spec, dump_cells(report), differing(report))
+            out,
+            violated_lines(
+                report.diagnosis, report.results[0].spec, dump_cells(report), differing(report), report.profiles
+            ),
         )
     print_lines(out, report.coverage.lines)
     print_lines(out, [str(error) for error in report.errors])
@@ -183,9 +186,11 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
     )
 
 
-def violated_lines(diagnosis: Diagnosis | None, spec: Spec, cells: Mapping[str, Cell], count: int) -> list[str]:
+def violated_lines(
+    diagnosis: Diagnosis | None, spec: Spec, cells: Mapping[str, Cell], count: int, profiles: Sequence[str] = ()
+) -> list[str]:
     """Name the broken rule; where the diagnosis does not tell, the rules that decide wrong bytes. Rules: CNF-2."""
-    failing = worst(spec, cells, count, diagnosis)
+    failing = worst(spec, cells, count, diagnosis, profiles)
     named = broken(diagnosis, spec, failing)
     if not named:
         said = ", ".join(_held(rule, cells[rule]) for rule in failing)

@@ -133,7 +133,7 @@ def _column_numbers(
         if text_width(first, 9, mono=True) < broad * pixel - 2:
             x = at[0] + (int(first) - left) * pixel
             page.text(x, at[1], first, size=9, mono=True, kind="muted")
-        points = fitting(str(block), cell - 2, 9)
+        points = fitting(str(block), cell - 6, 9)
         page.text(
             scales + (number + 0.5) * cell, at[1], str(block), size=points, anchor="middle", mono=True, kind="muted"
         )
@@ -169,7 +169,7 @@ def _scales(
             x, y = at[0] + (column - columns[0]) * cell[0], at[1] + top * cell[1]
             label, tall = f"{down},{column}", (bottom - top) * cell[1]
             label = label if text_width(label, 9, mono=True) <= cell[0] else f"{column}"
-            size = fitting(label, cell[0] - 2, 10)
+            size = fitting(label, cell[0] - 6, 10)
             page.box(x, y, cell[0], tall, "none")
             if high > 1:
                 width = text_width(label, size, mono=True) + 2

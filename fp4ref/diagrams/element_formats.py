@@ -221,7 +221,7 @@ def _intervals(page: Canvas, y: float, codec: Codec, first: int, last: int, nan:
     marks = [(axis(float(values[code])), number(float(values[code]))) for code in range(first, last + 1)]
     for code, (x, value) in enumerate(marks, first):
         low, high = edges[code - first], edges[code - first + 1]
-        title = f"code {code:#x} = {value}: inputs from {low:g} to {high:g}"
+        title = f"code {code:#x} = {value}: inputs from {low:.9g} to {high:.9g}"
         page.cell(axis(low), y, axis(high) - axis(low), 26, f"{code:x}", "ab"[code % 2], size=12, title=title)
         page.line([(x, y + 26), (x, y + 34)], stroke="A")
     y = _staggered(page, y + 46, marks, 10)
@@ -236,7 +236,7 @@ def _intervals(page: Canvas, y: float, codec: Codec, first: int, last: int, nan:
         page.line([(x, y), (x, y + 10)], stroke="D")
         page.line([(x, y + 10), (x + 12 * side, y + 10)], stroke="D", head=True)
         page.text(x, y + 25, f"→ {to:x}", size=10, anchor="middle", mono=True, kind="D")
-    y = _staggered(page, y + 38, [(axis(edge), f"{edge:.6g}") for edge in limits], 9)
+    y = _staggered(page, y + 38, [(axis(edge), f"{edge:.9g}") for edge in limits], 9)
     past = int(codec.encode(np.array([np.inf], F))[0])
     tail = f"past {number(form.max)}, infinity too: {past:#x}{nan}"
     page.text(MARGIN, y + 22, f"{LIMITS[codec.rounding]}; {tail}.", size=11, kind="muted")

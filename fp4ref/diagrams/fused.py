@@ -36,7 +36,7 @@ def fused(request: Request) -> str:
     title = f"{spoken(spec)}: both directions of a bfloat16 tensor, pass by pass"
     apart, together = unfused_passes(spec), fused_passes(spec)
     words = (
-        f"One kernel per step moves {_total(apart):.4g} bytes per element of x, the fused path {_total(together):.4g}."
+        f"One kernel per step moves {_total(apart):.6g} bytes per element of x, the fused path {_total(together):.6g}."
     )
     page = Canvas(title, words, request.theme)
     y = page.heading(title)
@@ -102,5 +102,5 @@ def _pass(page: Canvas, y: float, number: int, one: Pass) -> None:
             continue
         width = size * BAR
         page.box(x, y + 8, width, 24, kind, title=f"{name} {size:g} bytes per element")
-        page.text(x + width + 6, y + 24, f"{name} {size:.4g}", size=11, mono=True)
+        page.text(x + width + 6, y + 24, f"{name} {size:.6g}", size=11, mono=True)
         x += max(width + 90, 160)

@@ -163,7 +163,7 @@ def _bytes(page: Canvas, y: float, found: ScaleMap, first: int, place: ElementPl
     relative = relative and not two_lines
     high = 2 * CELL[1] if two_lines else CELL[1]
     longest = _longest(drawn, base if relative else None)
-    size = 7 if longest > 7 else 8 if longest > 5 or relative else 9
+    size = 7 if longest > 6 else 8 if longest > 5 or relative else 9
     for number, line in enumerate(lines):
         top = y + number * high
         page.text(left + 44, top + 11, str(line[0].offset), size=9, anchor="end", mono=True, kind="muted")

@@ -84,7 +84,7 @@ def _offsets(
             offset = found.offset(row, column)
             title = f"scale ({row}, {column}): byte {offset}"
             kind = KINDS[row // 32 % 4]
-            points = fitting(str(offset), cell - 2, 10)
+            points = fitting(str(offset), cell - 3, 10)
             page.cell(x + 48 + at * cell, y, cell, 18, str(offset), kind, size=points, title=title)
             if place and place.scale == (row, column):
                 page.mark(x + 48 + at * cell, y, cell, 18)
@@ -105,8 +105,8 @@ def _strip(page: Canvas, y: float, found: ScaleMap, place: ElementPlace | None) 
             kind = "pad" if byte.padding else KINDS[byte.row // 32 % 4]
             x = MARGIN + 52 + (byte.offset - start) * cell
             label = "" if byte.padding else byte.label
-            points = fitting(label, cell - 2, 10)
-            split = text_width(label, points, mono=True) > cell - 2
+            points = fitting(label, cell - 3, 10)
+            split = text_width(label, points, mono=True) > cell - 3
             page.cell(x, y, cell, 20, "" if split else label, kind, size=points, title=byte.title)
             for line, part in enumerate(label.partition(",")[::2] if split else ()):
                 page.text(x + cell / 2, y + 8.5 + 9 * line, part, size=8, anchor="middle", mono=True)

@@ -77,6 +77,8 @@ def memory_order(request: Request) -> str:
         _line(page, y + 6 + number * (HIGH + 3), form, found, (start + number) * per_line, per_line)
     legend = f"Every line is {per_line * form.unit // 8} bytes; the number at its left is that of the first one. "
     legend += f"A cell has {', then '.join(names)}."
+    if lines * per_line < (stored := len(found.owners) - start * per_line):
+        legend += f" Drawn are {lines * per_line * form.unit // 8} of {stored * form.unit // 8} bytes."
     if form.unit == 4:
         legend += " Two cells are a byte, its low nibble first."
     if (found.owners[start * per_line :][: lines * per_line] < 0).any():
@@ -97,7 +99,7 @@ def _line(page: Canvas, y: float, form: Layout, found: Drawn, first: int, count:
         told = f"{form.unit}-bit unit {at}: " + ("not of this layout" if gap else f"({', '.join(map(str, index))})")
         page.box(x, y, wide, HIGH, "pad" if gap else "abcd"[int(index[-2]) % 4], title=told)
         for number, text in enumerate(words):
-            size = fitting(text, wide - 2, 8)
+            size = fitting(text, wide - 2.2, 8)
             page.text(x + wide / 2, y + 8.5 + 9 * number, text, size=size, anchor="middle", mono=True)
 
 

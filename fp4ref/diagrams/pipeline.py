@@ -126,7 +126,8 @@ def levels(spec: Spec, direction: str) -> list[dict[str, Node]]:
     )
     if search := spec.four_over_six:
         text = f"try t and 1.5 · t; keep the second if its {search.metric} error is strictly smaller. "
-        text += f"Error: {in_symbols(search.difference)}"
+        error = in_symbols(search.difference)
+        text += f"The error is {error[:1].lower()}{error[1:]}"
         rows.append({"block": Node("4over6", text, "float32", ("FOS-1", "FOS-3", "FOS-6"))})
     repeated = f"; the same for each of the {spec.block.rows} rows" if spec.block.rows > 1 else ""
     byte = Node("scale byte", codec_words(scale) + repeated, f"{scale.format.name}, uint8", codec_rules(scale), "c")

@@ -294,7 +294,8 @@ function drawScales(id, layout, offset, count) {
   const at = scaleByte && scaleByte.grid === id ? scaleByte.offset : offset;
   const [high, across] = M.layouts.tile(layout), tile = high * across;
   const tiled = tile > 1;
-  const first = tiled ? Math.floor(Math.floor(at / tile) * tile / LINE) * LINE : Math.max(Math.floor(at / LINE) * LINE - 3 * LINE, 0);
+  const inside = Math.floor(at % tile / (count * LINE)) * count * LINE; // of a tile that is larger than what is drawn
+  const first = tiled ? Math.floor((Math.floor(at / tile) * tile + inside) / LINE) * LINE : Math.max(Math.floor(at / LINE) * LINE - 3 * LINE, 0);
   const part = tiled ? `, tile ${Math.floor(at / tile)}: bytes ${Math.floor(at / tile) * tile} to ${(Math.floor(at / tile) + 1) * tile - 1}` : "";
   byId(`${id}-title`).textContent = `Scales, ${layout.name} [${shape.join(", ")}]${part}`;
   const { radices } = layout.axes[layout.shown[0]], band = radices.length > 2 && radices[0] ? radices[0] : 1;

@@ -186,7 +186,7 @@ def of_dump(report: DumpReport, request: DumpRequest) -> View:
     cells = dump_cells(report)
     failing = []
     if report.results:
-        failing = worst(report.results[0].spec, cells, differing(report), report.diagnosis)
+        failing = worst(report.results[0].spec, cells, differing(report), report.diagnosis, report.profiles)
     tests = [
         ReportLine(result.spec.name, f"{result.name or 'tensor'}:{result.compared.direction}", _differing(result))
         for result in report.results

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
+from fp4ref.conformance.explain.formulas import cited
 from fp4ref.conformance.families.rules import NEAREST, NOT_A_NUMBER, PACKED, SPARE, spec_rules
 from fp4ref.conformance.judge.blame import failed
 from fp4ref.conformance.mistakes.record import Slot
@@ -48,33 +50,71 @@ OF_MISTAKES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (  # of some 
     (re.compile("input-(strides|exchanged|leading|pitch|aligned|columns|rows|last|clamped|of-row|zeros)"), ("NUM-4",)),
     (re.compile("input-(bf16|fp16|tf32|limited|nan|inf|special)"), ("NUM-1", "NUM-3")),
 )
+OF_FIELD: dict[str, tuple[str, ...]] = {  # of a specification; rules and chapters that decide what it is about
+    "block": OF_STAGE[Slot.BLOCK],
+    "global_scale": OF_STAGE[Slot.GLOBAL],
+    "element_max": ("GLB-2", "BLK-3"),
+    "amax": OF_STAGE[Slot.AMAX],
+    "subnormals": ("NUM-5",),
+    "hadamard": OF_STAGE[Slot.HADAMARD],
+    "four_over_six": OF_STAGE[Slot.SEARCH],
+}
+OPERATIONS = ("global_scale", "block_scale", "scaled", "working_scale")  # of an arithmetic, that quantization performs
 OF_REMAINDERS = frozenset({*SPARE.values(), "LAY-5"})  # at stake where a row or a tile is not full
 OR_ELSE: dict[str, str] = {Slot.SCALE_CODEC: Slot.SCALE, MAXIMA: Slot.BLOCK}  # where no case tests the first alone
 
 
-def worst(spec: Spec, cells: Mapping[str, Cell], count: int, diagnosis: Diagnosis | None = None) -> list[str]:
+def worst(
+    spec: Spec,
+    cells: Mapping[str, Cell],
+    count: int,
+    diagnosis: Diagnosis | None = None,
+    profiles: Sequence[str] = (),
+) -> list[str]:
     """Return the rules that fail in a case, the likeliest cause first.
 
     The rules of the first stage that the diagnosis finds wrong come before all others. count: how many cases fail.
     A rule is likelier the more of its own cases fail, and the more of all that fail are its own. A rule that is at
-    stake in some inputs only comes last if most of the cases that fail are others.
+    stake in some inputs only comes last if most of the cases that fail are others. Rules that fail equally have the
+    order of their names; those from which the records of most profiles depart come before, in the order of the stages.
+    profiles: those that make every byte.
 
     Rules: CNF-2.
     """
     always = {rule for direction in DIRECTIONS for rule in spec_rules(spec, direction)}
     always |= {spec.element.format.name.upper(), spec.scale.format.name.upper(), "PACK", "LAY"}
 
-    def unlikely(rule: str) -> tuple[bool, float, str]:
+    alike = [PROFILES[name] for name in profiles or (diagnosis.profiles if diagnosis is not None else ())]
+    departing = [set(_departures(spec, profile)) for profile in alike]
+
+    def unlikely(rule: str) -> tuple[bool, float, int, int, str]:
         cell = cells[rule]
         failing = cell.total - cell.passed
         everywhere = rule not in OF_REMAINDERS and {rule, rule.rpartition("-")[0]} & always
         elsewhere = not everywhere and 2 * failing < count
-        return elsewhere, -(failing**2) / cell.total, rule
+        departed = sum(bool({rule, rule.rpartition("-")[0]} & rules) for rules in departing)
+        stages = (place for place, stage in enumerate(OF_STAGE) if departed and _of([stage], spec, [rule]))
+        return elsewhere, -(failing**2) / cell.total, -departed, next(stages, len(OF_STAGE)), rule
 
     failing = sorted((rule for rule, cell in cells.items() if cell.passed < cell.total), key=unlikely)
     stage = diagnosis.first_stage if diagnosis is not None and diagnosis.first_stage in OF_STAGE else None
     first = _of([stage], spec, failing) if stage else []
     return [*first, *(rule for rule in failing if rule not in first)]
+
+
+def _departures(spec: Spec, profile: Spec) -> Iterator[str]:
+    """Yield the rules and chapters of a specification that decide what the record of a profile has otherwise."""
+    for name, decides in OF_FIELD.items():
+        if getattr(spec, name) != getattr(profile, name):
+            yield from decides
+    for own, other in ((spec.element, profile.element), (spec.scale, profile.scale)):
+        if own.format != other.format:
+            yield own.format.name.upper()
+        elif own.rounding != other.rounding:
+            yield NEAREST.get(own.format.name, own.format.name.upper())
+    for name in OPERATIONS:
+        operation, instead = getattr(spec.arithmetic, name), getattr(profile.arithmetic, name)
+        yield from (rule for rule in cited(operation) if operation is not instead and rule not in cited(instead))
 
 
 def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> list[str]:
