@@ -1,22 +1,28 @@
 """Check a built site with axe-core in Chromium, on a light desktop and a dark phone, and that nothing is cut or hidden.
 
-What is seen is measured in all four combinations of theme and device: nothing is wider than the window or cut off, each
-picture is there, and its text has contrast with what is drawn behind it.
+What is seen is measured in all four combinations of theme and device, on each device with either of two families of
+fonts as the only ones: nothing is wider than the window or cut off, each picture is there, and its text has contrast
+with what is drawn behind it.
 
     python .ci/axe.py HTML [PAGE ...]
 
-Without names of pages: one of each kind; `all`: every page, and of the pages of rules one. It needs axe-core-python,
-selenium, chromium and chromedriver, and no network.
+Without names of pages: one of each kind, and what is wide or cut off on every other one, of the pages of rules one;
+`all`: all of it on every page. It needs axe-core-python, selenium, chromium, chromedriver, fontconfig and both families
+of fonts, and no network.
 """
 
 from __future__ import annotations
 
 import functools
 import http.server
+import os
+import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
-from itertools import product
 from pathlib import Path
 
 from selenium import webdriver
@@ -43,6 +49,18 @@ KINDS = (
 RULE = "rule/blk-3.html"
 SIZES = {"desktop": (1400, 900), "phone": (390, 844)}
 AXE = {("light", "desktop"), ("dark", "phone")}  # contrast is the theme's, order and size the device's
+FAMILIES = {
+    "DejaVu": {"sans-serif": "DejaVu Sans", "serif": "DejaVu Serif", "monospace": "DejaVu Sans Mono"},
+    "Liberation": {"sans-serif": "Liberation Sans", "serif": "Liberation Serif", "monospace": "Liberation Mono"},
+}
+VIEWS = {  # by the family of fonts that the browser has
+    "DejaVu": (("light", "desktop"), ("dark", "phone")),
+    "Liberation": (("dark", "desktop"), ("light", "phone")),
+}
+FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "urn:fontconfig:fonts.dtd"><fontconfig>
+<include ignore_missing="yes">/etc/fonts/conf.d</include><cachedir>{cache}</cachedir>{folders}{aliases}
+</fontconfig>"""
+ALIAS = '<alias binding="strong"><family>{}</family><prefer><family>{}</family></prefer></alias>'
 SEEN = """
 const found = [], beyond = document.documentElement.scrollWidth - innerWidth;
 if (beyond > 1) found.push(`the page is ${beyond} px wider than the window`);
@@ -148,12 +166,29 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         """Print nothing."""
 
 
-def browser() -> webdriver.Chrome:
-    """Start Chromium without a window."""
+def browser(family: str, folder: Path) -> webdriver.Chrome:
+    """Start Chromium without a window, and with one family of fonts; its settings and cache are in a folder."""
+    listed = subprocess.run(["fc-list", "--format", "%{family}\t%{file}\n"], capture_output=True, text=True, check=True)
+    names, found = FAMILIES[family], (line.split("\t") for line in listed.stdout.splitlines())
+    folders = {f"<dir>{Path(file).parent}</dir>" for name, file in found if name in names.values()}
+    aliases = "".join(ALIAS.format(*alias) for alias in names.items())
+    settings = folder / f"{family}.conf"
+    settings.write_text(FONTS.format(cache=folder / family, folders="".join(folders), aliases=aliases), "utf-8")
+    environment = {**os.environ, "FONTCONFIG_FILE": str(settings)}
+    for generic, name in names.items():  # of a font that is missing, another one takes the place
+        match = ["fc-match", "--format", "%{family}", generic]
+        got = subprocess.run(match, env=environment, capture_output=True, text=True, check=True).stdout
+        if got != name:
+            raise SystemExit(f"fonts: {generic} is {got}, need {name}")
     options = webdriver.ChromeOptions()
     for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
         options.add_argument(flag)
-    return webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
+    driver = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService("/usr/bin/chromedriver", env=environment)
+    )
+    driver.set_script_timeout(300)
+    driver.command_executor.client_config.timeout = 330  # type: ignore[union-attr] # the script's own limit comes first
+    return driver
 
 
 def pages(html: Path) -> list[str]:
@@ -163,9 +198,11 @@ def pages(html: Path) -> list[str]:
     return [name for name in found if not name.startswith(("rule/", "_"))] + [RULE]
 
 
-def findings(driver: webdriver.Chrome, script: str) -> list[str]:
-    """Measure what is seen of the page that is shown, run axe if a script is given, and return the findings."""
-    seen = [*driver.execute_script(SEEN), *driver.execute_async_script(PICTURES)]
+def findings(driver: webdriver.Chrome, script: str, whole: bool) -> list[str]:
+    """Measure what is seen of the page that is shown, if it is whole its pictures, and run axe if a script is given."""
+    seen: list[str] = driver.execute_script(SEEN)
+    if whole:
+        seen += driver.execute_async_script(PICTURES)
     if not script:
         return seen
     driver.execute_script(script)
@@ -176,32 +213,39 @@ def findings(driver: webdriver.Chrome, script: str) -> list[str]:
     ] + seen
 
 
+def checked(root: str, family: str, asked: dict[str, bool]) -> Iterator[tuple[str, list[str]]]:
+    """Look at pages in the views of one family of fonts. asked: by page, True if all of it is checked."""
+    script = (files("axe_core_python") / "axe.min.js").read_text("utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        driver = browser(family, Path(folder))
+        try:
+            for theme, device in VIEWS[family]:
+                media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+                driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+                driver.set_window_size(*SIZES[device])
+                for name, whole in asked.items():
+                    driver.get(f"{root}/{name}")
+                    axe = script if whole and (theme, device) in AXE else ""
+                    yield f"{name}, {theme}, {device}, {family}", findings(driver, axe, whole)
+        finally:
+            driver.quit()
+
+
 def main(html: Path, names: list[str]) -> int:
     """Check the pages, print what is found, and return 1 if anything was."""
     handler = functools.partial(Quiet, directory=str(html))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign] # a browser that leaves a page needs no more of it
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    script = (files("axe_core_python") / "axe.min.js").read_text("utf-8")
-    driver, count, wrong = browser(), 0, 0
-    driver.set_script_timeout(300)
-    driver.command_executor.client_config.timeout = 330  # the script's own limit comes first
-    try:
-        for theme, (device, size) in product(("light", "dark"), SIZES.items()):
-            axe = (theme, device) in AXE
-            media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
-            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-            driver.set_window_size(*size)
-            for name in pages(html) if names == ["all"] else names or KINDS:
-                driver.get(f"http://127.0.0.1:{server.server_port}/{name}")
-                count += 1
-                for line in findings(driver, script if axe else ""):
-                    wrong += 1
-                    print(f"{name}, {theme}, {device}: {line}")
-    finally:
-        driver.quit()
-        server.shutdown()
-    print(f"{count} pages, {wrong} findings")
-    return int(wrong > 0)
+    every = dict.fromkeys(pages(html), names == ["all"])
+    asked = every if names == ["all"] else dict.fromkeys(names, True) or every | dict.fromkeys(KINDS, True)
+    root = f"http://127.0.0.1:{server.server_port}"
+    with ThreadPoolExecutor(len(VIEWS)) as pool:
+        found = list(pool.map(lambda family: list(checked(root, family, asked)), VIEWS))
+    server.shutdown()
+    lines = [f"{where}: {line}" for part in found for where, seen in part for line in seen]
+    print("\n".join([*lines, f"{sum(map(len, found))} views of {len(asked)} pages, {len(lines)} findings"]))
+    return int(bool(lines))
 
 
 if __name__ == "__main__":

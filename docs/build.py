@@ -116,7 +116,7 @@ def generators(source: Path, results: Path | None) -> list[list[object]]:
 def write_explorer(target: Path, source: Path) -> None:
     """Write the explorer, with the figures at the full size that the pages' images link to."""
     target.mkdir()
-    (target / "explorer.html").write_text(explorer(site="rule/"), "utf-8")
+    (target / "explorer.html").write_text(explorer(site="./"), "utf-8")
     shutil.copytree(source / "figures", target / "figures")
     for picture in ("diagnosis.svg", "losses.svg"):
         shutil.copy(source / picture, target)

@@ -492,6 +492,29 @@ def test_a_registered_convention_is_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("CKP-6")
+def test_a_report_fits_a_terminal_and_a_phone(tmp_path: Path, monkeypatch: Any, chromium: Any) -> None:
+    """Text is broken between words, but a command stays on one line; nothing of the page is beyond the screen."""
+    export = corpus.modelopt()
+    export.array("model.layers.0.mlp.up_proj.weight_scale")[0, 0] = 0x7F
+    export.array("model.layers.0.mlp.gate_proj.weight_scale_2")[...] *= 2
+    export.write(tmp_path / "export")
+    monkeypatch.chdir(tmp_path)
+    whole = run("export", "--html", "a.html").stdout
+    monkeypatch.setenv("COLUMNS", "60")
+    fitted = run("export").stdout
+    assert "repair: " in fitted
+    assert max(len(line) for line in fitted.splitlines() if "repair: " not in line) <= 60
+    assert fitted.split() == whole.split()
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    try:
+        chromium.get((tmp_path / "a.html").as_uri())
+        chromium.execute_script("for (const part of document.querySelectorAll('details')) part.open = true")
+        assert chromium.execute_script("return document.documentElement.scrollWidth") == 390
+    finally:
+        chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_reports_are_written(tmp_path: Path) -> None:
     export = corpus.modelopt()
     export.drop("model.layers.0.mlp.up_proj.weight_scale")
@@ -502,7 +525,8 @@ def test_reports_are_written(tmp_path: Path) -> None:
     log = json.loads((tmp_path / "a.sarif").read_text())
     assert [each["ruleId"] for each in log["runs"][0]["results"]] == ["missing-tensor"]
     page = (tmp_path / "a.html").read_text()
-    assert "up_proj.weight_scale" in page
+    assert "up_<wbr>proj.<wbr>weight_<wbr>scale" in page
+    assert "<summary>1 name</summary>" in page
     (drawing,) = re.findall(r"<svg.*?</svg>", page)
     marked = re.findall(r'class="here".*?<text[^>]*>([^<]*)', drawing)
     assert marked == ["0.0", "0.1", "0.2", "0.3", "1.0", "1.1", "1.2", "1.3"]  # the scales of 2 x 64

@@ -56,6 +56,16 @@ def test_digests_do_not_depend_on_the_convention(family: str, tmp_path: Path) ->
     assert (result.exit_code, "the same bytes" in result.stdout) == (0, True)
 
 
+def test_a_comparison_fits_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = export(tmp_path / "one"), export(tmp_path / "two", **{MODULE.replace(".", "__") + "__weight": 0x11})
+    whole = fp4("compare", one, two).stdout
+    monkeypatch.setenv("COLUMNS", "60")
+    fitted = fp4("compare", one, two).stdout
+    assert max(map(len, whole.splitlines())) > 60 >= max(map(len, fitted.splitlines()))
+    assert fitted.split() == whole.split()
+    assert "other codes: 1 tensor: " in whole
+
+
 @pytest.mark.rule("CNV-16")
 def test_an_entry_is_short_and_read_back(tmp_path: Path) -> None:
     source = export(tmp_path / "source")

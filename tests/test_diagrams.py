@@ -26,7 +26,7 @@ from fp4ref import relayouts, rules
 from fp4ref.cli import main
 from fp4ref.diagrams import catalogue, cheat_sheet
 from fp4ref.diagrams.gemm_figure import PRODUCTS
-from fp4ref.diagrams.layout_text import layout_text
+from fp4ref.diagrams.layout_text import layout_text, sum_lines
 from fp4ref.diagrams.layouts import scale_layout
 from fp4ref.diagrams.memory_order import sample
 from fp4ref.diagrams.mx_scales import mx_scales
@@ -993,6 +993,19 @@ def test_lines_of_a_layout_as_text_fit_a_terminal(name: str, shape: tuple[int, i
     assert starts == [starts[0] + sum(cells[:i]) for i in range(len(cells))]
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_layout_as_text_fits_a_narrower_terminal(width: int) -> None:
+    """A sum is broken between its terms, and means the same."""
+    for name in STANDARD_LAYOUTS:
+        text = catalogue.text(name.name, width, shape=(28672, 8192), element=(20000, 8000))
+        assert max(map(len, text.splitlines())) <= width
+        terms = text.partition("byte = ")[2].split()
+        wide = layout_text(Request(layout=name, shape=(28672, 8192), element=(20000, 8000)), 1000)
+        assert terms == wide.partition("byte = ")[2].split()
+    lines = sum_lines("tiled byte = (37 // 128)*2560 + (8 // 4)*512 + 8 % 4 = 1108", 40, "  ")
+    assert lines == ["  tiled byte = (37 // 128)*2560 +", "    (8 // 4)*512 + 8 % 4 = 1108"]
+
+
 @pytest.mark.rule("LAY-13")
 def test_worked_sum_and_cute_of_the_tiled_layout() -> None:
     """Written down here from the rule's own digits."""
@@ -1067,3 +1080,14 @@ def test_where_fits_the_terminal(monkeypatch, width):
     assert max(map(len, whole.splitlines())) > 100
     assert max(map(len, fitted.splitlines())) <= width
     assert fitted.split() == whole.split()
+
+
+def test_each_variant_has_a_point_of_its_own():
+    """It is made of the variant's values: of those of one figure, no two are equal."""
+    points = [(figure, catalogue.point(name)) for name, figure, _ in catalogue.VARIANTS]
+    assert len(set(points)) == len(points)
+    assert "there is no global scale" in catalogue.point("hierarchy-mx")
+    assert "x^T is transformed first" in catalogue.point("pipeline-nvfp4-rht-column")
+    assert catalogue.point("memory-high_first") == "high_first begins with (0, 1), then comes (0, 0)."
+    runs = "aiter.shuffle_weight_16x16 runs along k to (0, 15), then comes (1, 0)."
+    assert catalogue.point("memory-aiter.shuffle_weight_16x16").startswith(runs)

@@ -296,20 +296,22 @@ def test_a_table_of_sentences_is_marked_to_stand_in_lines_on_a_phone():
     breaks = load(DOCS / "site" / "breaks.py")
 
     def table(*cells: str) -> str:
-        names = "".join(f'<th class="head"><p>{name}</p></th>' for name in 'a"bcde')
+        names = "".join(f'<th class="head"><p>{name}</p></th>' for name in 'a"bcde'[: len(cells)])
         rows = f"<tr>{names}</tr><tr>{''.join(f'<td><p>{cell}</p></td>' for cell in cells)}</tr>"
         return f'<table class="docutils align-default">{rows}</table>'
 
     sentence = "this cell says in a whole sentence what the others of its row can only point at"
-    found = breaks.stacked(table(sentence, "2", "3", "4", "5", "6"))
+    found = breaks.stacked(table("1", sentence, "3", "4", "5", "6"))
     assert '<table role="table" class="stacked docutils align-default">' in found
-    assert '<td role="cell" data-label="a"><p>this' in found
-    assert '<td role="cell" data-label="&quot;"><p>2</p>' in found
+    assert '<td role="cell" data-label="a"><p>1</p>' in found
+    assert '<td role="cell" data-label="&quot;"><p>this' in found
     assert found.count('role="columnheader"') == 6
     assert found.count('role="row"') == 2
-    short = table(*"123456")
-    assert breaks.stacked(short) == short
-    context = {"body": table(sentence, *"23456")}
+    for fits in (table(*"123456"), table(sentence, *"23456"), table("1", sentence, "3"), table("1", sentence)):
+        assert breaks.stacked(fits) == fits
+    code = "<code>CUDA_R_4F_E2M1</code>"
+    assert 'data-label="b"' in breaks.stacked(table("1", f"{code} {sentence}", code))
+    context = {"body": table("1", sentence, *"3456")}
     breaks.page(None, "", "", context, None)
     assert 'data-label="e"' in context["body"]
     site = (DOCS / "site" / "_static" / "site.css").read_text("utf-8")
@@ -330,6 +332,13 @@ def test_plain_text_scrolls_only_where_its_columns_are_aligned():
     assert marks("  spec   SQNR dB\n  nvfp4  20.41") == ["columns"]
     assert marks(f"  t = block_scale(a, g)   BLK-3{' ' * 90}") == ["columns", "long"]
     assert marks(f"  spec   SQNR dB\nrests on {'cases ' * 20}") == ["columns"]
+    assert marks("step(x)  # forward and backward") == []
+    context = {"body": block.format(f"$ fp4ref lint --source x\n  spec   SQNR dB\n\n  it is cut\n{' ' * 16}goes on")}
+    breaks.page(None, "", "", context, None)
+    option = '<span class="whole">--source</span>'
+    command = f'<span class="said" style="--indent: 2ch"><span></span>$ fp4ref lint {option} x</span>'
+    said = '<span class="said" style="--indent: 4ch">  it is cut</span>'
+    assert f"{command}\n  spec   SQNR dB\n\n{said}\n{' ' * 16}goes on\n" in context["body"]
     context = {"body": '<code><span class="pre">fp4ref</span> <span class="pre">--source</span></code>'}
     breaks.page(None, "", "", context, None)
     assert '<span class="pre whole">--source</span>' in context["body"]

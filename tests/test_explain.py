@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import ml_dtypes
@@ -174,11 +175,17 @@ def test_help_examples_run(line: str, tmp_path, monkeypatch) -> None:
     assert json.loads(as_json.output)["code"] == int(result.output.splitlines()[-1].split()[1].rstrip(","), 16)
 
 
-@pytest.mark.parametrize("width", [80, 100, 140])
-def test_fits_the_terminal(width: int, monkeypatch) -> None:
+@pytest.mark.parametrize("width", [56, 60, 80, 100, 140])
+@pytest.mark.parametrize("line", EXAMPLES[:-1])
+def test_fits_the_terminal(width: int, line: str, monkeypatch) -> None:
+    """Every rule is there, whatever the width."""
     monkeypatch.setenv("COLUMNS", str(width))
-    result = RUNNER.invoke(main, shlex.split(EXAMPLES[1])[1:])
-    assert max(map(len, result.output.splitlines())) <= width
+    result = RUNNER.invoke(main, shlex.split(line)[1:])
+    assert max(map(len, result.output.splitlines()[1:])) <= width
+    monkeypatch.setenv("COLUMNS", "200")
+    wide = RUNNER.invoke(main, shlex.split(line)[1:])
+    rules = [sorted(re.findall(r"\b[A-Z0-9]+-\d+\b", found.output)) for found in (result, wide)]
+    assert rules[0] == rules[1] != []
 
 
 @pytest.mark.parametrize(

@@ -730,9 +730,14 @@ def test_browser_shows_the_chosen_element_in_every_grid_of_every_layout(browser:
     assert hidden == []
 
 
-def test_rules_are_links_where_the_site_has_their_pages() -> None:
-    assert '"site":"rules/"' in html("rules/")
-    assert '"site":""' in html()
+def test_rules_and_the_way_back_are_links_where_there_is_a_site(chromium: Any, tmp_path: Path) -> None:
+    """A page that stands alone has no link: its rules have their headings under the pointer."""
+    (tmp_path / "explorer.html").write_text(html("./"), encoding="utf-8")
+    chromium.get((tmp_path / "explorer.html").as_uri())
+    links = chromium.execute_script("return [...document.links].map((link) => link.getAttribute('href'))")
+    assert links[0] == "./index.html"
+    assert {f"./rule/{rule}.html" for rule in ("blk-3", "pack-1")} <= set(links)
+    assert "href" not in html().split("</header>")[0]
     assert set(TABLES["rules"]) == set(rules.defined())
 
 

@@ -120,6 +120,17 @@ def test_versions_of_a_profile():
         names["modelopt.nvfp4@0.4"]
 
 
+def test_the_report_fits_a_terminal(check, monkeypatch):
+    whole = check("checked.mxfp4", "away").stdout
+    monkeypatch.setenv("COLUMNS", "60")
+    fitted = check("checked.mxfp4", "away").stdout
+    assert fitted.split() == whole.split()
+    wide, narrow = (  # paths are not broken
+        [len(line) for line in text.splitlines() if "kernels.py" not in line] for text in (whole, fitted)
+    )
+    assert max(wide) > 60 >= max(narrow)
+
+
 @pytest.mark.rule("PRO-7")
 def test_profiles_of_other_blocks_do_not_end_the_search_for_a_field(check):
     """Wide profiles are among the fields that are tried; scales of other shapes are no explanation."""

@@ -228,6 +228,7 @@ def test_a_case_with_nan_blames_the_code_of_nan_only_for_it(rule, change):
     [
         ({"PACK-1"}, lambda q: q._replace(data=q.data << 4 | q.data >> 4)),
         ({"E4M3-2"}, lambda q: q._replace(scales=q.scales + (q.scales > 0))),
+        ({"E2M1-2"}, lambda q: q._replace(data=q.data ^ 0x88)),
     ],
 )
 def test_a_dump_names_the_broken_rule(rules, change, tmp_path, capsys):
@@ -238,6 +239,19 @@ def test_a_dump_names_the_broken_rule(rules, change, tmp_path, capsys):
     said = result.stdout.splitlines()[1]
     assert said.startswith("broken: ")
     assert set(re.findall(r"[A-Z0-9]+-\d+", said)) == rules
+
+
+@pytest.mark.rule("CNF-2", "CNF-24")
+@pytest.mark.parametrize("rule, value, code", [("E2M1-5", np.nan, 0), ("E2M1-4", np.inf, 3)])
+def test_a_dump_names_the_rule_of_special_codes_where_they_are_wrong_alone(rule, value, code, tmp_path):
+    x = np.random.default_rng(0).standard_normal((16, 64)).astype(np.float32)
+    x[3, 10] = value
+    q = fp4ref.quantize(x, "nvfp4")
+    data = q.row.data.copy()
+    data[3, 5] = data[3, 5] & 0xF0 | code
+    write_dump(tmp_path / "d.npz", [Dump("w", x, dataclasses.replace(q, row=q.row._replace(data=data)))])
+    said = CliRunner().invoke(main, ["verify", str(tmp_path / "d.npz"), "--spec", "nvfp4"]).stdout.splitlines()[1]
+    assert said.startswith(f"broken: {rule} ")
 
 
 @pytest.mark.rule("CNF-2")

@@ -1,9 +1,10 @@
 """Text breaks where a reader would break it: names in tables do, numbers, dates and options do not.
 
-A table of many columns with sentences in them is marked as `stacked`, and each of its cells with its column's name: on
-a phone its rows stand below each other, with one cell a line.
+A table whose columns a phone has no room for, with long text in them, is marked as `stacked`, and each of its cells
+with its column's name: on a phone its rows stand below each other, with one cell a line.
 
-A block of plain text is marked as `columns` if words are aligned, and as `long` if such a line is longer than a page.
+A block of plain text is marked as `columns` if words are aligned, and as `long` if such a line is longer than a page;
+its other lines are marked as `said`, so that a phone can break them. No option breaks behind its hyphens.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ WHOLE = re.compile(
 LONG = 24
 TABLE = re.compile(r'<table class="docutils.*?</table>', re.DOTALL)
 ROW = re.compile(r"<tr.*?</tr>", re.DOTALL)
-MANY, SENTENCE = 5, 72  # columns, and characters of a cell that is a sentence
+MANY, LONG_CELL = 4, 32  # columns, and characters of a cell that a phone breaks into many lines
 OPTION = re.compile(r'<span class="pre">(?=--?\w(?:[\w-]|<wbr>)*</span>)')
-PLAIN = re.compile(r'<div class="highlight-text(?= notranslate"><div class="highlight"><pre>(.*?)</pre>)', re.DOTALL)
-ALIGNED = re.compile(r"\S {2,}\S")
+PLAIN = re.compile(
+    r'(<div class="highlight-text)( notranslate"><div class="highlight"><pre>)(.*?)(?=</pre>)', re.DOTALL
+)
+ALIGNED = re.compile(r"\S {2,}[^\s#]")  # a comment behind a line of code is no column
+OPTION_OF_COMMAND = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 PAGE = 96  # characters of a line of code on a page
+COLUMN = 12  # blanks before a line that goes on in a column
 
 
 def breakable(text: str) -> str:
@@ -49,10 +54,12 @@ def read(cell: str) -> str:
 
 
 def stacked(table: str) -> str:
-    """Return a table, marked as stacked if it has many columns, and sentences in a quarter of its rows."""
-    names, *rows = [[read(cell) for cell in CELL.findall(row)] for row in ROW.findall(table)]
-    long = sum(any(len(cell) > SENTENCE for cell in row) for row in rows)
-    if len(names) < MANY or 4 * long < len(rows):
+    """Return a table, marked as stacked if half of its rows have long text, and it has many columns or two of code."""
+    head, *rows = [CELL.findall(row) for row in ROW.findall(table)]
+    names, body = [read(cell) for cell in head], [row[1:] for row in rows]
+    wide = len(names) >= MANY or all(any("<code" in cell for row in body for cell in row[i : i + 1]) for i in (0, 1))
+    long = sum(any(len(read(cell)) > LONG_CELL for cell in row) for row in body)
+    if not wide or not long or 2 * long < len(rows):
         return table
 
     def row(found: re.Match[str]) -> str:
@@ -64,11 +71,19 @@ def stacked(table: str) -> str:
 
 
 def marked(block: re.Match[str]) -> str:
-    """Return the beginning of a block of plain text, with the classes that its lines need."""
-    lines = unescape(re.sub("<[^>]*>", "", block[1])).split("\n")
-    aligned = [len(line) for line in lines if ALIGNED.search(line)]
-    found = [("columns", bool(aligned)), ("long", max(aligned, default=0) > PAGE)]
-    return " ".join([block[0], *(name for name, true in found if true)])
+    """Return a block of plain text, with the classes that it and its lines need.
+
+    A line that goes on in a column, far from the margin, belongs to the columns.
+    """
+    lines = [OPTION_OF_COMMAND.sub(r'<span class="whole">\g<0></span>', line) for line in block[3].split("\n")]
+    texts = [unescape(re.sub("<[^>]*>", "", line)) for line in lines]
+    aligned = [len(text) if ALIGNED.search(text) else 0 for text in texts]
+    found = [("columns", any(aligned)), ("long", max(aligned) > PAGE)]
+    for i, text in enumerate(texts):
+        indent = len(text) - len(text.lstrip())
+        if any(aligned) and text and not aligned[i] and indent < COLUMN:
+            lines[i] = f'<span class="said" style="--indent: {indent + 2}ch">{lines[i]}</span>'
+    return " ".join([block[1], *(name for name, true in found if true)]) + block[2] + "\n".join(lines)
 
 
 def page(app: Any, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:

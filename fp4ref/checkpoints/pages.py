@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,12 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 STYLE = (
     "body{font:16px/1.5 Helvetica,Arial,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #8884;padding:.3rem .6rem;"
-    "text-align:left;vertical-align:top;overflow-wrap:anywhere}@media(prefers-color-scheme:dark)"
-    "{body{background:#111;color:#ddd}}" + PICTURE_STYLE
+    "text-align:left;vertical-align:top}td,code,h1,p,li{overflow-wrap:anywhere}"
+    ".findings td:not(:last-child){white-space:nowrap}"
+    "@media(max-width:40rem){.findings,.findings :is(tbody,tr,td){display:block;border:0;padding:.1rem 0}"
+    ".findings tr:first-child{display:none}.findings tr{border-bottom:1px solid #8884;padding:.5rem 0}"
+    ".findings td:not(:last-child){font-weight:bold}}.wide{overflow-x:auto}.wide svg{min-width:40rem}"
+    "@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}}" + PICTURE_STYLE
 )
 
 
@@ -64,21 +69,24 @@ def html(report: LintReport) -> str:
     """Return the report as a page; every name and message in it is escaped."""
     rows = "".join(
         f"<tr><td>{escape(each.severity)}</td><td>{escape(each.code)}<br>{escape(CODES[each.code].rule)}</td>"
-        f"<td>{escape(each.message)}{_more(each, report)}</td></tr>"
+        f"<td>{_breakable(each.message)}{_more(each, report)}</td></tr>"
         for each in report.findings
     )
-    table = f"<table><tr><th>severity</th><th>code</th><th>message</th></tr>{rows}</table>" if rows else ""
+    table = (
+        f"<table class='findings'><tr><th>severity</th><th>code</th><th>message</th></tr>{rows}</table>" if rows else ""
+    )
     remarks = "".join(f"<li>{escape(each)}</li>" for each in report.remarks)
     verdict = (
         f"{len(report.findings)} finding{'s' * (len(report.findings) > 1)}" if report.findings else "nothing found"
     )
     facts = "".join(
-        f"<tr><td>{escape(name)}</td><td>{escape(str(fact['convention']))}</td>"
+        f"<tr><td>{_breakable(name)}</td><td>{_breakable(str(fact['convention']))}</td>"
         f"<td>{escape(' x '.join(map(str, fact['shape'])))}</td></tr>"
         for name, fact in report.facts.items()
     )
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fp4ref lint</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width"><title>fp4ref lint</title>'
         f"<style>{STYLE}</style></head><body><h1>{escape(report.path)}</h1>"
         f"<p>{escape(', '.join(report.families) or 'not recognized')}: {verdict}. {report.tensors} tensors, "
         f"{report.read_bytes:,} bytes read, fp4ref {escape(__version__)}.</p>{table}<ul>{remarks}</ul>"
@@ -87,13 +95,19 @@ def html(report: LintReport) -> str:
     )
 
 
+def _breakable(text: str) -> str:
+    """Return text as HTML; its names may break behind their dots, underscores and slashes."""
+    return re.sub(r"(?<=[._/])(?=\w)", "<wbr>", escape(text))
+
+
 def _more(each: LintFinding, report: LintReport) -> str:
     """Return the evidence, the consumers, the repair and the names of a finding, and where its tensors stand."""
     evidence = "".join(f"<br>{escape(name)}: {escape(str(value))}" for name, value in each.evidence.items())
     breaks = "".join(f"<br>{escape(name)} {escape(how)}" for name, how in each.consumers.items())
     repair = f"<br>repair: <code>{escape(each.repair)}</code>" if each.repair else ""
-    names = "".join(f"<li>{escape(name)}</li>" for name in each.tensors)
-    listed = f"<details><summary>{len(each.tensors)} names</summary><ul>{names}</ul></details>"
+    names = "".join(f"<li>{_breakable(name)}</li>" for name in each.tensors)
+    count = f"{len(each.tensors)} name{'s' * (len(each.tensors) != 1)}"
+    listed = f"<details><summary>{count}</summary><ul>{names}</ul></details>"
     return evidence + breaks + repair + listed + _picture(each, report)
 
 
@@ -112,5 +126,6 @@ def _picture(each: LintFinding, report: LintReport) -> str:
     rows, columns = SHAPE
     title = f"{convention.name}: how a tensor of {rows} x {columns} is stored, ROW.COLUMN and ROW.BLOCK"
     return (
-        f"<details><summary>{escape(title)}</summary>{picture(convention, role, f'{title}; marked: {name}')}</details>"
+        f"<details><summary>{escape(title)}</summary><div class='wide' tabindex='0' role='group' aria-label='Picture'>"
+        f"{picture(convention, role, f'{title}; marked: {name}')}</div></details>"
     )

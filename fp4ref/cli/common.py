@@ -193,6 +193,13 @@ def paragraph(text: str, indent: int = 0, **style: Any) -> None:
     click.secho("\n".join(wrapped_text(text, indent, terminal_width())), **style)
 
 
+def print_sum(text: str) -> None:
+    """Print a worked sum in lines that fit the terminal, each of whole terms."""
+    from fp4ref.diagrams.layout_text import sum_lines
+
+    click.echo("\n".join(sum_lines(text, terminal_width() or PIPE_WIDTH, "  ")))
+
+
 def terminal_width() -> int | None:
     """Return the columns of the terminal, or those that COLUMNS asks for; None without either: nothing is wrapped."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() or os.environ.get("COLUMNS") else None

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from fp4ref.cli.common import DIFFERS, printable
+from fp4ref.cli.common import DIFFERS, paragraph, printable
 from fp4ref.cli.manifest import signatures
 
 EPILOG = """\b
@@ -42,12 +42,12 @@ def compare(one: str, two: str, require: str, as_json: bool) -> None:
         for kind, tensors in kinds.items():
             some = "; ".join(f"{name} ({text})" for name, text in tensors[:SHOWN])
             more = f"; and {len(tensors) - SHOWN} more" if len(tensors) > SHOWN else ""
-            click.echo(printable(f"{kind}: {len(tensors)} tensors: {some}{more}"))
+            paragraph(printable(f"{kind}: {len(tensors)} tensor{'s' * (len(tensors) > 1)}: {some}{more}"))
         same = {
             Sameness.BYTES: "the same bytes",
             Sameness.VALUES: "the same values, in other bytes",
             Sameness.DECISIONS: "the same formats, with other scales or codes",
             Sameness.NOTHING: "not quantized alike",
         }[found.sameness]
-        click.echo(f"{found.tensors} tensors, {len(found.differences)} differ: {same}")
+        paragraph(f"{found.tensors} tensors, {len(found.differences)} differ: {same}")
     raise SystemExit(0 if found.sameness >= Sameness[require.upper()] else DIFFERS)

@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from fp4ref import relayouts
-from fp4ref.cli.common import force_option, load_spec, spec_files, table, terminal_width
+from fp4ref.cli.common import force_option, load_spec, paragraph, print_sum, spec_files, table, terminal_width
 from fp4ref.diagrams import catalogue
+from fp4ref.diagrams.layout_text import WIDTH
 from fp4ref.diagrams.palette import THEMES
 from fp4ref.diagrams.place import Geometry, named
 from fp4ref.diagrams.png import ZOOM, png
@@ -112,7 +113,8 @@ def _one(
 ) -> None:
     kind = kind or _kind(output, catalogue.figure(what).text is not None)
     if kind == "text":
-        write(catalogue.text(what, **options).encode(), kind)
+        width = WIDTH if output else min(terminal_width() or WIDTH, WIDTH)
+        write(catalogue.text(what, width, **options).encode(), kind)
         return
     svg = catalogue.draw(what, theme=theme, **options)
     write(png(svg, zoom) if kind == "png" else svg.encode(), kind)
@@ -121,9 +123,9 @@ def _one(
         request = catalogue.request(what, **options)
         if request.element and request.shape:
             place = Geometry(request.spec, request.shape, request.direction).place(*request.element)
-            click.echo(place.sentence(named(request.layout)))
+            paragraph(place.sentence(named(request.layout)))
             for line in place.sums(named(request.layout)):
-                click.echo(f"  {line}")
+                print_sum(line)
 
 
 def _kind(output: Path | None, has_text: bool) -> str:

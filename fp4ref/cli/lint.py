@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fp4ref.cli.common import REFUSED, force_option, printable, progress
+from fp4ref.cli.common import REFUSED, force_option, paragraph, printable, progress
 from fp4ref.errors import FileError
 from fp4ref.files.kinds import HTML, SARIF
 from fp4ref.files.targets import require_target, write_bytes
@@ -93,16 +93,16 @@ def lint(
 
 
 def _print(report: LintReport) -> None:
-    """Print a line for each finding, with how it breaks consumers, and a summary."""
+    """Print each finding, with how it breaks consumers, and a summary; a command stays on one line."""
     for each in report.findings:
-        click.echo(printable(f"{each.severity}: {each.code}: {each.message}"))
+        paragraph(printable(f"{each.severity}: {each.code}: {each.message}"))
         for name, how in each.consumers.items():
-            click.echo(printable(f"  {name} {how}"))
+            paragraph(printable(f"{name} {how}"), indent=2)
         if each.repair:
             click.echo(printable(f"  repair: {each.repair}"))
     for remark in report.remarks:
-        click.echo(printable(f"note: {remark}"))
+        paragraph(printable(f"note: {remark}"))
     depth = "headers only" if report.header_only else f"{report.read_bytes:,} bytes read"
     found = f"{len(report.findings)} finding{'s' * (len(report.findings) > 1)}" if report.findings else "nothing found"
     conventions = ", ".join(report.families) or "not recognized"
-    click.echo(printable(f"{report.path}: {conventions}; {report.tensors} tensors, {depth}: {found}"))
+    paragraph(printable(f"{report.path}: {conventions}; {report.tensors} tensors, {depth}: {found}"))

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from fp4ref.cli.common import load_spec, progress, with_names_of
+from fp4ref.cli.common import load_spec, paragraph, progress, with_names_of
 from fp4ref.conformance import families
 from fp4ref.conformance.explain.notation import write_values
 from fp4ref.conformance.run.libraries import library, named
@@ -85,7 +85,7 @@ def _on_trial(target: str, signature: str | None, spec: Spec, options: RunOption
 
 def _print(found: ProfileCheck) -> None:
     report = found.report
-    click.secho(f"{report.spec.name} and {report.subject}", bold=True)
+    paragraph(f"{report.spec.name} and {report.subject}", bold=True)
     dtypes = list(dict.fromkeys(dtype for _, dtype in found.shares))
     names = list(dict.fromkeys(family for family, _ in found.shares))
     width = max(map(len, ["family", *names]))
@@ -100,18 +100,18 @@ def _print(found: ProfileCheck) -> None:
     if found.smallest is not None:
         _print_difference(found.smallest)
     for change in found.fields:
-        click.echo(f"explained by one field: {change.field} is {change.theirs}, not {change.ours}")
+        paragraph(f"explained by one field: {change.field} is {change.theirs}, not {change.ours}")
     if total and not found.equal and not found.fields:
         click.echo("no change of a single field explains all bytes")
     for line in (*map(str, report.errors), report.headline):
-        click.echo(line)
+        paragraph(line)
 
 
 def _print_difference(found: SmallestDifference) -> None:
     size = "x".join(map(str, found.x.shape))
     amax = "" if found.amax is None else f", global amax {found.amax:g}"
-    click.secho(f"smallest difference: {size} {found.x.dtype.name}{amax} ({found.kind.value})", bold=True)
-    click.echo(f"  x               {write_values(found.x)}")
+    paragraph(f"smallest difference: {size} {found.x.dtype.name}{amax} ({found.kind.value})", bold=True)
+    paragraph(f"x               {write_values(found.x)}", 2)
     for who, data in (("profile", found.ours), ("implementation", found.theirs)):
         click.echo(f"  {who:<15} scales {_hex(data, 'scales')}  data {_hex(data, 'data')}")
 

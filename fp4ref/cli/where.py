@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fp4ref.cli.common import load_spec, paragraph
+from fp4ref.cli.common import load_spec, paragraph, print_sum
 from fp4ref.diagrams.place import NAMED, ElementPlace, Geometry, article, spoken
 from fp4ref.diagrams.request import parse_shape
 from fp4ref.layout import LAYOUTS, Layout, layout
@@ -70,7 +70,7 @@ def where(
         place = geometry.place(row, column)
         paragraph(_sentence(place, layouts, packing))
         for line in place.sums(tuple(found.name for found in layouts)):
-            paragraph(line, indent=2)
+            print_sum(line)
 
 
 def _sentence(place: ElementPlace, layouts: tuple[Layout, ...], packing: str = CANONICAL) -> str:

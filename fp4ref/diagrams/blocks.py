@@ -24,7 +24,7 @@ def blocks(request: Request) -> str:
     place = geometry.place(*request.element) if request.element else None
     near = max(8, 2 * spec.block.rows), 4 * spec.block.columns
     window = clipped("diagram blocks", request.window, geometry.matrix, MOST, place.at if place else None, near)
-    title = f"{spoken(spec)}: one scale for {_block_words(spec.block)}"
+    title = f"{spoken(spec)}: one scale for {block_words(spec.block)}"
     page = Canvas(title, _summary(geometry), request.theme)
     y = page.heading(title)
     y = page.lines(MARGIN, y + 2, wrap(_summary(geometry), page.width - 2 * MARGIN, 11), size=11, kind="muted")
@@ -66,7 +66,13 @@ def require_visible(block: Block, operation: str) -> None:
         raise DomainError(operation, got, f"blocks of at most {MOST[0]} x {MOST[1] // 2} to draw", "BLK-1")
 
 
-def _block_words(block: Block) -> str:
+def point(request: Request) -> str:
+    """Return the sentence on which elements share a scale. Rules: BLK-1, BLK-7."""
+    return f"{spoken(request.spec)} has one scale for {block_words(request.spec.block)}."
+
+
+def block_words(block: Block) -> str:
+    """Return the elements of a block as prose has them."""
     if block.rows == 1:
         return f"{block.columns} elements of a row"
     return f"a block of {block.rows} x {block.columns}"

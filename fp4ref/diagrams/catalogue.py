@@ -7,11 +7,12 @@ import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from fp4ref import relayouts
 from fp4ref.diagrams.field_figures import FIELD
-from fp4ref.diagrams.layout_text import layout_text
+from fp4ref.diagrams.layout_text import WIDTH, layout_text
 from fp4ref.diagrams.request import Request
 from fp4ref.errors import BackendError, DomainError, UnknownNameError
 from fp4ref.formats import FORMATS
@@ -25,13 +26,16 @@ GEOMETRY = ("spec", "shape", "direction", "element", "window")
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: the module and function that draw it, what it shows, the options it takes, and its own defaults."""
+    """A figure: the module and function that draw it, what it shows, the options it takes, and its own defaults.
+
+    Where the options change what it shows, the module's function `point` says it of a request.
+    """
 
     where: str
     summary: str
     takes: tuple[str, ...] = ()
     defaults: dict[str, Any] = field(default_factory=dict)
-    text: Callable[[Request], str] | None = None
+    text: Callable[[Request, int], str] | None = None
 
 
 def _of_layout(name: str) -> Figure:
@@ -198,6 +202,11 @@ def _variant(name: str) -> tuple[str, dict[str, Any]]:
     return next(((figure, options) for variant, figure, options in VARIANTS if variant == name), (name, {}))
 
 
+def _module(found: Figure) -> ModuleType:
+    """Return the module that draws a figure."""
+    return import_module(f"fp4ref.diagrams.{found.where.split(':')[0]}")
+
+
 def drawn(name: str) -> bool:
     """Return True if `--all` writes a file of this name."""
     return name in FIGURES or any(name == variant for variant, _, _ in VARIANTS)
@@ -223,8 +232,11 @@ def drawn_as(name: str) -> str:
 
 
 def point(name: str) -> str:
-    """Return the sentence that says what a file of `--all` shows."""
-    return figure(_variant(name)[0]).summary
+    """Return the sentence that says what a file of `--all` shows; that of a variant is about its own values."""
+    what, options = _variant(name)
+    found = figure(what)
+    own = getattr(_module(found), "point", None) if options else None
+    return str(own(request(what, **options))) if own else found.summary
 
 
 def cited(name: str) -> tuple[str, ...]:
@@ -233,8 +245,7 @@ def cited(name: str) -> tuple[str, ...]:
         return SHOWN[name]
     what, _ = _variant(name)
     found = figure(what)
-    module, function = found.where.split(":")
-    text = getattr(import_module(f"fp4ref.diagrams.{module}"), function).__doc__ or ""
+    text = getattr(_module(found), found.where.split(":")[1]).__doc__ or ""
     rules = tuple(rule.strip() for match in CITED.finditer(text) for rule in match[1].split(","))
     form = found.defaults.get("layout")
     return tuple(dict.fromkeys(((form.rule,) if form else ()) + rules))
@@ -271,25 +282,24 @@ def draw(name: str, **options: Any) -> str:
 
     options: fields of Request that the figure takes, and theme ("auto", "light" or "dark").
     """
-    asked = request(name, **options)
-    module, function = figure(name).where.split(":")
+    found, asked = figure(name), request(name, **options)
     try:
-        drawing = import_module(f"fp4ref.diagrams.{module}")
+        drawing = _module(found)
     except ModuleNotFoundError as error:
         if error.name != "drawsvg":
             raise
         raise BackendError(f"diagram {name}", "no drawsvg here", "pip install 'fp4ref[diagrams]'") from None
-    svg: str = getattr(drawing, function)(asked)
+    svg: str = getattr(drawing, found.where.split(":")[1])(asked)
     return svg
 
 
-def text(name: str, **options: Any) -> str:
-    """Return a layout as text for a terminal, without any optional library."""
+def text(name: str, width: int = WIDTH, **options: Any) -> str:
+    """Return a layout as text for a terminal of a width, without any optional library."""
     found, asked = figure(name), request(name, **options)
     if found.text is None:
         named = ", ".join(other for other in FIGURES if FIGURES[other].text)
         raise DomainError(f"diagram {name}", "text", f"a layout ({named}), or a file to draw to")
-    return found.text(asked)
+    return found.text(asked, width)
 
 
 def all_figures(theme: str = "auto") -> Iterator[tuple[str, str]]:

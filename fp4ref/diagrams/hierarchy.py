@@ -16,6 +16,11 @@ from fp4ref.quantized import DirectionData
 from fp4ref.spec import Granularity, Spec
 
 Values = np.ndarray[tuple[int, int], np.dtype[np.float32]]
+OVER = {
+    Granularity.NONE: "; there is no global scale",
+    Granularity.TENSOR: ", over the global scale of the tensor",
+    Granularity.ROW: ", over the global scale of its row",
+}
 ROWS, BLOCKS, SHOWN = 3, 2, 4  # of the tensor, per row, and codes that are shown of a block
 
 
@@ -97,6 +102,11 @@ def _block(
         q = float(spec.element.decode(np.array([code], np.uint8))[0])
         label = f"{code:0{digits}x} = {q:g}".replace("-", "−")
         page.cell(x[2] + number * 78, y + 6, 74, 28, label, "b", size=11, title=f"element ({row}, {first + number})")
+
+
+def point(request: Request) -> str:
+    """Return the sentence on the scales of a value. Rules: GLB-1, GLB-5, GLB-6."""
+    return f"{spoken(request.spec)}: a value is its code times the scale of its block{OVER[request.spec.global_scale]}."
 
 
 def _words(spec: Spec) -> str:

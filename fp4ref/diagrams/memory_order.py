@@ -50,6 +50,19 @@ def drawn(form: Layout) -> Drawn:
     return Drawn(sizes, owners)
 
 
+def point(request: Request) -> str:
+    """Return the sentence on where a layout first leaves the order of rows, and who reads it. Rules: LAY-13."""
+    form = request.layout or TILED_128X4
+    found = drawn(form).owners
+    found = found[(found >= 0).all(axis=1)]
+    along = np.eye(len(form.axes), dtype=np.int64)[-1]
+    last = int(np.argmax((np.diff(found, axis=0) != along).any(axis=1)))  # before the first jump
+    first, end, then = ("(" + ", ".join(map(str, found[i].tolist())) + ")" for i in (0, last, last + 1))
+    run = f"runs along {form.axes[-1].name} to {end}" if last else f"begins with {first}"
+    consumer = relayouts.consumer(form.name)
+    return f"{form.name} {run}, then comes {then}.{f' Read by: {consumer}.' if consumer else ''}"
+
+
 def memory_order(request: Request) -> str:
     """Draw the first lines of a buffer, each unit with its index, and name who reads it.
 

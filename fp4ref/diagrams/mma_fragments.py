@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fp4ref.diagrams.canvas import MARGIN, Canvas
+from fp4ref.diagrams.place import spoken
 from fp4ref.diagrams.request import Request
 from fp4ref.diagrams.scale_vectors import KINDS, Kind
 from fp4ref.diagrams.text_width import wrap
@@ -83,6 +84,12 @@ def owner(form: Layout, index: tuple[int, int], sizes: tuple[int, int], units: i
     """Return the lane of an index, and its place among the lane's `units`."""
     lane, place = divmod(int(form.offsets(index, sizes)), units)
     return lane, place
+
+
+def point(request: Request) -> str:
+    """Return the sentence on the instruction that multiplies elements of a specification. Rules: GEM-1."""
+    depth = fragments(request.spec).kind.depth
+    return f"{spoken(request.spec)}: each lane of mma.m16n8k{depth} holds fixed elements, and a few hold scales."
 
 
 def mma_fragments(request: Request) -> str:

@@ -16,6 +16,12 @@ CELL = 94
 TITLES = {4: "element 0 in the low nibble", 6: "four codes in three bytes", 8: "one code per byte"}
 
 
+def point(request: Request) -> str:
+    """Return the sentence on how codes share bytes. Rules: PACK-1, PACK-3, PACK-4."""
+    form = request.spec.element.format
+    return f"Codes of {form.name.upper()} have {form.bits} bits: {TITLES[form.bits]}."
+
+
 def packing(request: Request) -> str:
     """Codes of one row and the bytes they are packed into. Rules: PACK-1, PACK-2, PACK-3, PACK-4, PACK-5."""
     form = request.spec.element.format

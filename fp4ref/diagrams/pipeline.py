@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fp4ref.arithmetic import stored
 from fp4ref.conformance.explain.formulas import cited, formula
+from fp4ref.diagrams.blocks import block_words
 from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.codec_words import codec_rules, codec_words
 from fp4ref.diagrams.place import spoken
@@ -29,6 +30,21 @@ class Node:
     dtype: str
     rules: tuple[str, ...] = ()
     kind: str = "paper"
+
+
+def point(request: Request) -> str:
+    """Return the sentence on what a specification does to x, by its fields. Rules: SPC-1."""
+    spec = request.spec
+    codes, scale = (codec.format.name.upper() for codec in (spec.element, spec.scale))
+    said = f"{spoken(spec)}: {codes} codes, and one {scale} scale for {block_words(spec.block)}"
+    if spec.global_scale is not Granularity.NONE:
+        said += f", under a global scale for {'the tensor' if spec.global_scale is Granularity.TENSOR else 'each row'}"
+    said += f"; y = {in_symbols(spec.arithmetic.scaled).partition(';')[0]}"
+    if spec.hadamard:
+        said += "; x^T is transformed first" if request.direction == "column" else "; rows are not transformed"
+    if spec.four_over_six:
+        said += "; each block keeps the better of two scales"
+    return f"{said}."
 
 
 def pipeline(request: Request) -> str:

@@ -331,7 +331,7 @@ function ruleCell(rules) {
   const cell = make("td", {});
   for (const rule of rules) {
     const title = { title: TABLES.rules[rule] ?? rule };
-    cell.append(TABLES.site ? make("a", { href: `${TABLES.site}${rule.toLowerCase()}.html`, ...title }, rule) : make("abbr", title, rule), " ");
+    cell.append(TABLES.site ? make("a", { href: `${TABLES.site}rule/${rule.toLowerCase()}.html`, ...title }, rule) : make("abbr", title, rule), " ");
   }
   return cell;
 }

@@ -6,6 +6,7 @@ import base64
 import json
 import zlib
 from functools import cache
+from html import escape
 from importlib import resources
 
 import numpy as np
@@ -16,6 +17,7 @@ from fp4ref.reciprocal import TABLE
 
 SCRIPTS = ("inflate", "operations", "numerics", "layouts", "model", "page")
 LIBRARY = SCRIPTS[:-1]  # all that computes
+NAVIGATION = '<nav aria-label="Documentation"><a href="{}index.html">All pages of fp4ref</a></nav>\n'
 
 
 def source(name: str) -> str:
@@ -26,10 +28,11 @@ def source(name: str) -> str:
 def html(site: str = "") -> str:
     """Return the whole page, the same for the same version of the package and the same registered values.
 
-    site: where the pages of rules are, relative to this one, or "" for a page that stands alone.
+    site: where the pages of the documentation are, relative to this one, or "" for a page that stands alone.
     """
     found = tables()
     text = source("page.html").replace("/*STYLE*/", _colours() + source("style.css"))
+    text = text.replace("<!--SITE-->\n", NAVIGATION.format(escape(site)) if site else "")
     for name, script in scripts(found).items():
         text = text.replace(f"/*{name.upper()}*/", script)
     return text.replace("/*TABLES*/", _safe(json.dumps(found.data | {"site": site}, separators=(",", ":"))))

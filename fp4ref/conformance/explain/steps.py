@@ -199,24 +199,30 @@ def _result(stages: Stages) -> Iterator[Step]:
 
 
 def lines(found: list[Section], width: int = 80) -> list[str]:
-    """Sections as text: a step's note stands beside it where the width allows, else below it."""
+    """Sections as text: a step's note stands beside it where the width allows, else below it.
+
+    Rules that do not fit beside a step go on in the lines below, in their column.
+    """
     steps = [step for section in found for step in section.steps]
     columns = [[step.name, step.value, step.bits, " ".join(step.rules)] for step in steps]
     widths = [max(map(len, column)) for column in zip(*columns, strict=True)]
     beside = 2 + sum(widths) + 2 * len(widths)
     indent = beside if width - beside >= NOTE_MIN else 6
+    before = beside - widths[-1] - 2
+    room = max(width - before, *(len(rule) for step in steps for rule in ("", *step.rules)))
     text: list[str] = []
     for section in found:
         text += ["", section.title]
         for step in section.steps:
-            parts = (step.name, step.value, step.bits, " ".join(step.rules))
+            rules = textwrap.wrap(" ".join(step.rules), room, break_on_hyphens=False) or [""]
+            parts = (step.name, step.value, step.bits, rules[0])
             head = "  " + "".join(f"{part:<{size + 2}}" for part, size in zip(parts, widths, strict=True))
             note = textwrap.wrap(step.note, max(width - indent, NOTE_MIN), break_on_hyphens=False)
             if indent == beside:
                 text.append((head + (note or [""])[0]).rstrip())
                 note = note[1:]
             else:
-                text.append(head.rstrip())
+                text += [head.rstrip(), *(" " * before + more for more in rules[1:])]
             text += [" " * indent + part for part in note]
     return text
 

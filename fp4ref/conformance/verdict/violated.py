@@ -8,7 +8,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.explain.formulas import cited
-from fp4ref.conformance.families.rules import NEAREST, NOT_A_NUMBER, PACKED, SPARE, spec_rules
+from fp4ref.conformance.families.rules import (
+    KEEPS_SIGN,
+    NEAREST,
+    NOT_A_NUMBER,
+    PACKED,
+    SATURATES,
+    SPARE,
+    spec_rules,
+)
 from fp4ref.conformance.judge.blame import failed
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
@@ -174,11 +182,17 @@ def differing(report: DumpReport) -> int:
 
 
 def _judged(result: Result) -> tuple[list[str], frozenset[str]]:
-    """Return the rules that a tensor's bytes are held to, and those that decide a byte at fault."""
-    compared, bits = result.compared, result.spec.element.format.bits
-    spare = (SPARE[bits],) if compared.shape[1] * bits % 8 else ()
-    codecs = [result.spec.scale.format, *([] if result.spec.stochastic else [result.spec.element.format])]
+    """Return the rules that a tensor's bytes are held to, and those that decide a byte at fault.
+
+    Every code has a sign; whether one is of a NaN, or past the range, is known of those at fault.
+    """
+    compared, element = result.compared, result.spec.element.format
+    spare = (SPARE[element.bits],) if compared.shape[1] * element.bits % 8 else ()
+    codecs = [result.spec.scale.format, *([] if result.spec.stochastic else [element])]
     rounding = [NEAREST[form.name] for form in codecs if form.name in NEAREST]
-    stored = *layout(result.scale_layout).rules, PACKED[bits], *spare
-    checked = *spec_rules(result.spec, compared.direction), *rounding, *stored
+    signs = [KEEPS_SIGN[element.name]] if element.name in KEEPS_SIGN else []
+    stored = *layout(result.scale_layout).rules, PACKED[element.bits], *spare
+    special = [rules[element.name] for rules in (SATURATES, NOT_A_NUMBER) if element.name in rules]
+    wrong = failed(special, result.spec, compared.at_fault)
+    checked = *spec_rules(result.spec, compared.direction), *rounding, *signs, *stored, *wrong
     return list(dict.fromkeys(checked)), failed(checked, result.spec, compared.at_fault)
