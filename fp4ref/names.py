@@ -14,11 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import ClassVar, Protocol, TypeVar
 
-from fp4ref.errors import DomainError, UnknownNameError
+from fp4ref.errors import DomainError, Fp4Error, UnknownNameError
 from fp4ref.modules import load_module
 
 GROUP = "fp4ref.values"
 VERSION = "@"  # between a name and a version
+OPTION, IMPORTABLE = "--import", "a module or file that Python can import"
 VARIABLE = "FP4REF_IMPORT"  # modules and files that the user named, for this process and its children
 
 _begun: set[str] = set()  # extensions whose import began
@@ -159,7 +160,7 @@ def _declared(path: tuple[str, ...]) -> tuple[str, ...]:
 def _begin(key: str, place: str) -> None:
     _begun.add(key)
     try:
-        load_module(place, "--import")
+        load_module(place, OPTION)
     except Exception as error:  # noqa: BLE001 - importing a stranger's module may raise anything
         _failed[place] = " ".join(f"{type(error).__name__}: {error}".split())
 
@@ -169,9 +170,10 @@ def import_extension(place: str) -> None:
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*named_places(), place]))
     _begun.add(place)
     try:
-        load_module(place, "--import")
+        load_module(place, OPTION)
     except Exception as error:
-        if isinstance(error, DomainError):
-            raise
+        if isinstance(error, Fp4Error) and error.operation == OPTION:
+            raise  # there is no such file
         why = " ".join(f"{type(error).__name__}: {error}".split())
-        raise DomainError("--import", f"{place}: {why}", "a module or file that Python can import", "SPC-4") from error
+        needed, rule = ("", error.rule) if isinstance(error, Fp4Error) else (IMPORTABLE, "SPC-4")
+        raise DomainError(OPTION, f"{place}: {why}", needed, rule) from error

@@ -103,6 +103,13 @@ def test_a_module_that_fails_is_named_where_a_name_is_unknown(tmp_path, monkeypa
     failed = CliRunner().invoke(main, ["where", "--import", str(tmp_path / "gone.py")])
     assert failed.exit_code == 2
     assert "--import: no file" in failed.output
+    (tmp_path / "bad.py").write_text('import fp4ref\nfp4ref.Layout("a.b", "m(3")\n')
+    failed = CliRunner().invoke(main, ["where", "--import", str(tmp_path / "bad.py")])
+    assert failed.exit_code == 2
+    said = failed.output.strip()
+    assert "bad.py: LayoutError: layout a.b: " in said
+    assert said.endswith(" [LAY-14]")
+    assert said.count("need ") == 1
 
 
 @pytest.mark.rule("SPC-4")
