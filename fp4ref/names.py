@@ -89,8 +89,9 @@ class Names(Mapping[str, Value]):
         if VERSION in str(name):
             return self._of_version(str(name))
         near = difflib.get_close_matches(str(name), self._values, n=3) or [self._advice or ", ".join(self._values)]
-        got = "; ".join([f"unknown name {name!r}", *(f"{place}: {why}" for place, why in _failed.items())])
-        raise UnknownNameError(self.kind, got, f"a registered one ({', '.join(near)})", "SPC-4")
+        raise UnknownNameError(
+            self.kind, unknown(f"unknown name {name!r}"), f"a registered one ({', '.join(near)})", "SPC-4"
+        )
 
     def __contains__(self, name: object) -> bool:
         """Return True if a lookup of a name finds a value; the names that are near it are not searched for."""
@@ -141,6 +142,11 @@ def load_extensions() -> None:
     for place in named_places():
         if place not in _begun:
             _begin(place, place)
+
+
+def unknown(got: str) -> str:
+    """Return the words for a name that nobody registered, with the modules that could not be imported. Rules: SPC-4."""
+    return "; ".join([got, *(f"{place}: {why}" for place, why in failures().items())])
 
 
 def failures() -> dict[str, str]:

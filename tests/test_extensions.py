@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import forked
 import fp4ref
 from fp4ref import DomainError, DTypeError, UnknownNameError, names
+from fp4ref.checkpoints.transfer.choice import require_family
 from fp4ref.cli import main
 from fp4ref.conformance.mistakes import MISTAKES, OWN, Slot, known, register
 from fp4ref.formats import FORMATS, Codec, Format
@@ -100,6 +101,10 @@ def test_a_module_that_fails_is_named_where_a_name_is_unknown(tmp_path, monkeypa
     monkeypatch.setenv("FP4REF_IMPORT", str(tmp_path / "gone.py"))
     with pytest.raises(UnknownNameError, match=r"unknown name 'vendor.x'; .*gone.py: DomainError: .*no file"):
         fp4ref.profiles["vendor.x"]
+    with pytest.raises(UnknownNameError, match=r"unknown convention 'acme'; .*gone.py: DomainError"):
+        require_family("acme")
+    for command in (["where", "--shape", "8x64", "--layout", "acme.x"], ["diagram", "acme.x"]):
+        assert "gone.py: DomainError: " in CliRunner().invoke(main, command).output
     failed = CliRunner().invoke(main, ["where", "--import", str(tmp_path / "gone.py")])
     assert failed.exit_code == 2
     assert "--import: no file" in failed.output
