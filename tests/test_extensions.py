@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import save_file
 
 import forked
 import fp4ref
@@ -171,6 +172,28 @@ def test_values_of_a_distribution_through_the_command_line(way, tmp_path):
     assert "acme.rows byte 9" in run(
         work, environment, "where", "1", "17", "--shape", "9x64", "--layout", "acme.rows", *more
     )
+
+
+CONVENTION = """
+from dataclasses import replace
+import fp4ref
+from fp4ref.checkpoints import CONVENTIONS
+
+fp4ref.register(replace(CONVENTIONS["torchao.mxfp4"], name="acme.mxfp4"), "an example")
+"""
+
+
+@pytest.mark.slow  # starts the program
+@pytest.mark.rule("SPC-4", "CNV-1")
+def test_a_convention_of_a_distribution_is_made_of_one_of_this_project(tmp_path):
+    installed, work = tmp_path / "installed", tmp_path / "work"
+    installed.mkdir()
+    work.mkdir()
+    environment = distribution(installed)
+    (installed / "acme_formats.py").write_text(CONVENTION)
+    save_file({"a.weight": np.ones((32, 64), np.float32)}, work / "m.safetensors")
+    written = run(work, environment, "quantize", "m.safetensors", "-o", "out", "--to", "acme", "--spec", "mxfp4")
+    assert "1 acme.mxfp4" in written
 
 
 MISTAKE = """
