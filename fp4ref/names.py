@@ -14,11 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import ClassVar, Protocol, TypeVar
 
-from fp4ref.errors import DomainError, UnknownNameError
+from fp4ref.errors import DomainError, Fp4Error, UnknownNameError
 from fp4ref.modules import load_module
 
 GROUP = "fp4ref.values"
 VERSION = "@"  # between a name and a version
+OPTION, IMPORTABLE = "--import", "a module or file that Python can import"
 VARIABLE = "FP4REF_IMPORT"  # modules and files that the user named, for this process and its children
 
 _begun: set[str] = set()  # extensions whose import began
@@ -88,8 +89,9 @@ class Names(Mapping[str, Value]):
         if VERSION in str(name):
             return self._of_version(str(name))
         near = difflib.get_close_matches(str(name), self._values, n=3) or [self._advice or ", ".join(self._values)]
-        got = "; ".join([f"unknown name {name!r}", *(f"{place}: {why}" for place, why in _failed.items())])
-        raise UnknownNameError(self.kind, got, f"a registered one ({', '.join(near)})", "SPC-4")
+        raise UnknownNameError(
+            self.kind, unknown(f"unknown name {name!r}"), f"a registered one ({', '.join(near)})", "SPC-4"
+        )
 
     def __contains__(self, name: object) -> bool:
         """Return True if a lookup of a name finds a value; the names that are near it are not searched for."""
@@ -142,6 +144,11 @@ def load_extensions() -> None:
             _begin(place, place)
 
 
+def unknown(got: str) -> str:
+    """Return the words for a name that nobody registered, with the modules that could not be imported. Rules: SPC-4."""
+    return "; ".join([got, *(f"{place}: {why}" for place, why in failures().items())])
+
+
 def failures() -> dict[str, str]:
     """Return the declared and named modules that could not be imported, each with the reason. Rules: SPC-4."""
     load_extensions()
@@ -159,7 +166,7 @@ def _declared(path: tuple[str, ...]) -> tuple[str, ...]:
 def _begin(key: str, place: str) -> None:
     _begun.add(key)
     try:
-        load_module(place, "--import")
+        load_module(place, OPTION)
     except Exception as error:  # noqa: BLE001 - importing a stranger's module may raise anything
         _failed[place] = " ".join(f"{type(error).__name__}: {error}".split())
 
@@ -169,9 +176,10 @@ def import_extension(place: str) -> None:
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*named_places(), place]))
     _begun.add(place)
     try:
-        load_module(place, "--import")
+        load_module(place, OPTION)
     except Exception as error:
-        if isinstance(error, DomainError):
-            raise
+        if isinstance(error, Fp4Error) and error.operation == OPTION:
+            raise  # there is no such file
         why = " ".join(f"{type(error).__name__}: {error}".split())
-        raise DomainError("--import", f"{place}: {why}", "a module or file that Python can import", "SPC-4") from error
+        needed, rule = ("", error.rule) if isinstance(error, Fp4Error) else (IMPORTABLE, "SPC-4")
+        raise DomainError(OPTION, f"{place}: {why}", needed, rule) from error

@@ -108,6 +108,14 @@ def test_a_plan_is_made_when_its_turn_comes(tmp_path: Path, suffix: str) -> None
     assert not (tmp_path / f"b.{suffix}").exists()
 
 
+@pytest.mark.rule("FIL-9", "LAY-15")
+def test_a_layout_may_refuse_the_direction_that_a_file_has_not(tmp_path: Path) -> None:
+    x = np.linspace(-3, 3, 32 * 128, dtype=np.float32).reshape(32, 128)
+    q = fp4ref.quantize(x, "nvfp4", scale_layout="aiter.shuffle_scale_f4_nvfp4")
+    write_dump(tmp_path / "q.npz", [Dump("w", x, q)])
+    same(read_dump(tmp_path / "q.npz")[0], Dump("w", x, q))
+
+
 def by_hand(q: fp4ref.Quantized, **changes: Any) -> dict[str, Any]:
     arrays = {"x": tensor(), "data": q.row.data, "scales": q.row.scales, "amax": q.row.amax}  # type: ignore[union-attr]
     return {name: array for name, array in (arrays | changes).items() if array is not None}

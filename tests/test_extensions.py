@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import save_file
 
 import forked
 import fp4ref
 from fp4ref import DomainError, DTypeError, UnknownNameError, names
+from fp4ref.checkpoints.transfer.choice import require_family
 from fp4ref.cli import main
 from fp4ref.conformance.mistakes import MISTAKES, OWN, Slot, known, register
 from fp4ref.formats import FORMATS, Codec, Format
@@ -100,9 +102,20 @@ def test_a_module_that_fails_is_named_where_a_name_is_unknown(tmp_path, monkeypa
     monkeypatch.setenv("FP4REF_IMPORT", str(tmp_path / "gone.py"))
     with pytest.raises(UnknownNameError, match=r"unknown name 'vendor.x'; .*gone.py: DomainError: .*no file"):
         fp4ref.profiles["vendor.x"]
+    with pytest.raises(UnknownNameError, match=r"unknown convention 'acme'; .*gone.py: DomainError"):
+        require_family("acme")
+    for command in (["where", "--shape", "8x64", "--layout", "acme.x"], ["diagram", "acme.x"]):
+        assert "gone.py: DomainError: " in CliRunner().invoke(main, command).output
     failed = CliRunner().invoke(main, ["where", "--import", str(tmp_path / "gone.py")])
     assert failed.exit_code == 2
     assert "--import: no file" in failed.output
+    (tmp_path / "bad.py").write_text('import fp4ref\nfp4ref.Layout("a.b", "m(3")\n')
+    failed = CliRunner().invoke(main, ["where", "--import", str(tmp_path / "bad.py")])
+    assert failed.exit_code == 2
+    said = failed.output.strip()
+    assert "bad.py: LayoutError: layout a.b: " in said
+    assert said.endswith(" [LAY-14]")
+    assert said.count("need ") == 1
 
 
 @pytest.mark.rule("SPC-4")
@@ -159,6 +172,28 @@ def test_values_of_a_distribution_through_the_command_line(way, tmp_path):
     assert "acme.rows byte 9" in run(
         work, environment, "where", "1", "17", "--shape", "9x64", "--layout", "acme.rows", *more
     )
+
+
+CONVENTION = """
+from dataclasses import replace
+import fp4ref
+from fp4ref.checkpoints import CONVENTIONS
+
+fp4ref.register(replace(CONVENTIONS["torchao.mxfp4"], name="acme.mxfp4"), "an example")
+"""
+
+
+@pytest.mark.slow  # starts the program
+@pytest.mark.rule("SPC-4", "CNV-1")
+def test_a_convention_of_a_distribution_is_made_of_one_of_this_project(tmp_path):
+    installed, work = tmp_path / "installed", tmp_path / "work"
+    installed.mkdir()
+    work.mkdir()
+    environment = distribution(installed)
+    (installed / "acme_formats.py").write_text(CONVENTION)
+    save_file({"a.weight": np.ones((32, 64), np.float32)}, work / "m.safetensors")
+    written = run(work, environment, "quantize", "m.safetensors", "-o", "out", "--to", "acme", "--spec", "mxfp4")
+    assert "1 acme.mxfp4" in written
 
 
 MISTAKE = """

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -23,6 +24,7 @@ from fp4ref.conformance.oracle import rationals
 from fp4ref.diagrams import codec_words, element_formats
 from fp4ref.errors import DomainError
 from fp4ref.formats import E2M1, E4M3, E5M2, E8M0, Codec, Rounding, Sign
+from fp4ref.spec_root import spec_root
 
 HARDWARE = {
     "e2m1": formats.CUDA_E2M1,
@@ -86,13 +88,16 @@ def test_codec_of_every_profile_and_rounding(codec):
 
 @pytest.mark.rule("E2M1-6")
 def test_every_choice_of_a_codec_is_known_wherever_choices_are_told_apart():
-    """Words of figures, explanations and verdicts, and the explorer's script: a new choice needs an entry in each."""
+    """A new choice needs words for figures, explanations and verdicts, a vector, and a line of the script."""
     nearest = {*Rounding} - {Rounding.TRUNCATE, Rounding.UP, Rounding.STOCHASTIC}
     assert codec_words.ROUNDED.keys() == {*Rounding}
     assert codec_words.SIGNED.keys() == {*Sign}
     assert element_formats.LIMITS.keys() == {*Rounding} - {Rounding.STOCHASTIC}
     assert codec_notes.TIES.keys() == nearest
     assert dict(scales.ROUNDINGS).keys() == {*Rounding} - {Rounding.STOCHASTIC}
+    groups = json.loads((spec_root() / "vectors/encode.json").read_text("utf-8"))["groups"]
+    assert {group["codec"]["rounding"] for group in groups} == {*Rounding}
+    assert {group["codec"]["sign"] for group in groups} == {*Sign}
     script = (files("fp4ref.explorer") / "numerics.js").read_text("utf-8")
     for choice in (*Rounding, *Sign):
         assert re.search(rf'[{{ ](?:"{choice}"|{choice}): ', script), choice

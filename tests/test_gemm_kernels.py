@@ -345,6 +345,19 @@ def test_our_modes_conform(name, mode):
     assert report.ok, report.headline
 
 
+@pytest.mark.rule("GEM-9", "UE4M3-1")
+def test_scales_with_a_second_zero():
+    spec, cases = "ggml.nvfp4", ("powers", "special", "special-tails", "second-zero")
+    right = of_library("fast", fp4ref.profiles[spec], layout="linear")
+    assert verdict(right, spec, cases).ok
+
+    @fp4ref.kernel(operation="gemm", inputs=NO_AMAX, outputs=("values",))
+    def limited(a_data, a_scales, *rest):
+        return right(a_data, np.where(a_scales == 0x7F, 0x7E, a_scales), *rest)
+
+    assert "wrong: the second zero of a scale" in verdict(limited, spec, cases).headline
+
+
 @pytest.mark.rule("GEM-7", "GEM-13")
 def test_row_scaled_mutants():
     inverse = F(1) / F(7225344)

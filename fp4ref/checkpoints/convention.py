@@ -237,8 +237,10 @@ def _is_element(name: str) -> bool:
 
 def _is_scale(name: str) -> bool:
     """Return True for a format of bytes, and for none."""
+    if not name:
+        return True  # without a lookup, which would import what users add before these conventions are complete
     form = FORMATS.get(name)
-    return not name or (form is not None and form.bits == 8 and not form.complement)
+    return form is not None and form.bits == 8 and not form.complement
 
 
 CONVENTIONS: Names[Convention] = Names("convention")

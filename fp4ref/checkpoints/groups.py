@@ -16,6 +16,7 @@ from fp4ref.checkpoints.fitting import declared_format, fit
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.errors import UnknownNameError
 from fp4ref.layout import Layout
+from fp4ref.names import unknown
 
 del _conventions
 FP8_TYPES = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
@@ -153,7 +154,7 @@ def _family(checkpoint: Checkpoint, config: QuantizationConfig, chosen: str | No
         family = CONVENTIONS[chosen].family if chosen in CONVENTIONS else chosen
         if family not in known:
             needed = f"one of {', '.join([*known, *CONVENTIONS])}"
-            raise UnknownNameError("lint", f"unknown convention {chosen!r}", needed, "CKP-28")
+            raise UnknownNameError("lint", unknown(f"unknown convention {chosen!r}"), needed, "CKP-28")
         return family, ["chosen by the caller"]
     types = {tensor.dtype for tensor in checkpoint.tensors.values()}
     for family, members in known.items():

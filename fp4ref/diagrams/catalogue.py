@@ -17,6 +17,7 @@ from fp4ref.diagrams.request import Request
 from fp4ref.errors import BackendError, DomainError, UnknownNameError
 from fp4ref.formats import FORMATS
 from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS, TILED_128X4
+from fp4ref.names import unknown
 from fp4ref.rules import CITED
 from fp4ref.specs import MXFP4, MXFP6_E2M3, MXFP8_E4M3, NVFP4_2D, NVFP4_RHT, NVFP4_ROW_SCALED, STANDARD
 
@@ -256,15 +257,14 @@ def figure(name: str) -> Figure:
 
     Rules: LAY-13.
     """
-    if name not in FIGURES and name in relayouts.every():
+    if name in FIGURES:
+        return FIGURES[name]
+    if name in relayouts.every():
         return _of_layout(name)
-    if name not in FIGURES and name in FORMATS:
+    if name in FORMATS:
         return _of_format(name)
-    if name not in FIGURES:
-        close = difflib.get_close_matches(name, FIGURES, n=1, cutoff=0.5)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise UnknownNameError("diagram", repr(name), f"one of {', '.join(FIGURES)}{hint}")
-    return FIGURES[name]
+    hint = "".join(f" (did you mean {close}?)" for close in difflib.get_close_matches(name, FIGURES, n=1, cutoff=0.5))
+    raise UnknownNameError("diagram", unknown(repr(name)), f"one of {', '.join(FIGURES)}{hint}")
 
 
 def request(name: str, **options: Any) -> Request:
@@ -272,8 +272,8 @@ def request(name: str, **options: Any) -> Request:
     found = figure(name)
     for option in options:
         if option not in (*found.takes, "theme"):
-            takes = ", ".join(f"--{other}" for other in found.takes) or "none"
-            raise DomainError(f"diagram {name}", f"--{option}", f"options that it takes ({takes})")
+            takes = ", ".join(f"--{other}" for other in found.takes)
+            raise DomainError(f"diagram {name}", f"it does not take --{option}", f"one of {takes}" if takes else "")
     return dataclasses.replace(Request(), **{**found.defaults, **options})
 
 

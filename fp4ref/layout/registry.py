@@ -9,7 +9,7 @@ from fp4ref.layout.field_data import OTHER_DATA
 from fp4ref.layout.field_scales import SCALES
 from fp4ref.layout.origin import Origin
 from fp4ref.layout.value import Layout
-from fp4ref.names import Names
+from fp4ref.names import Names, unknown
 
 # Certificates: offset-*, group-*, piece-*.
 LINEAR = Layout("linear", "m(*) k(*): k0 m0", "LAY-1")
@@ -48,7 +48,7 @@ def layout(name: str, operation: str = "scale_layout") -> Layout:
     if not isinstance(name, str) or name not in LAYOUTS:
         near = difflib.get_close_matches(str(name), [known for known in ORIGINS if known in LAYOUTS], n=3)
         usual = ", ".join([known.name for known in scale_layouts()] + near)
-        raise UnknownLayoutError(operation, repr(name), f"one of {usual}; see `fp4ref layouts`", "LAY-7")
+        raise UnknownLayoutError(operation, unknown(repr(name)), f"one of {usual}; see `fp4ref layouts`", "LAY-7")
     found = LAYOUTS[name]
     if reason := found.unfit_for_scales():
         raise LayoutError(operation, f"{name!r}, which has {reason}", "bytes in rows and columns", "LAY-13")

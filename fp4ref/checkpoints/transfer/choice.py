@@ -8,13 +8,16 @@ from fp4ref.checkpoints.convention import CONVENTIONS, Convention, families
 from fp4ref.checkpoints.transfer.placing import PlacedWeight
 from fp4ref.checkpoints.transfer.weights import Weight
 from fp4ref.errors import DomainError, UnknownNameError
+from fp4ref.names import unknown
 
 
 def require_family(to: str) -> None:
     """Refuse a target that is no convention and no family. Rules: CNV-1."""
     known = families()
     if to not in known and to not in CONVENTIONS:
-        raise UnknownNameError("convert", f"unknown convention {to!r}", f"one of {', '.join([*known])}", "CNV-1")
+        raise UnknownNameError(
+            "convert", unknown(f"unknown convention {to!r}"), f"one of {', '.join([*known])}", "CNV-1"
+        )
 
 
 def choose(weight: Weight, to: str) -> Convention:

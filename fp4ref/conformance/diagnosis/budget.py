@@ -13,6 +13,7 @@ OPERATION_SECONDS = 9.0
 FEW = 0.5  # among few cases
 BEFORE_BOUNDS = 0.7  # under a transform: with all blocks, before those that are judged by a bound are left out
 TOGETHER = 0.5  # several tensors of a dump together, before each is diagnosed on its own
+NEAR = 0.5  # seconds: how far the bytes that nothing explains are from the right ones
 INSIDE = 0.8  # of what is left: inside the place of everything that differs
 
 

@@ -171,9 +171,10 @@ class _Tensor:
         return shapes | ({"data": packings.packed_shape(self._packing, rows, columns)} if self._packed else {})
 
     def _random_bits(self, direction: Direction) -> NDArray[np.uint8] | None:
-        shape = self._shapes(direction)["random_bits"]
         part = f"{direction}.random_bits"
-        return self._bytes(part).reshape(shape) if part in self._parts else None
+        if part not in self._parts:
+            return None  # of a direction that the file does not have, which the layout may refuse
+        return self._bytes(part).reshape(self._shapes(direction)["random_bits"])
 
     def _bytes(self, part: str) -> NDArray[np.uint8]:
         return self._file.read(self._parts[part]).view(np.uint8)

@@ -16,24 +16,28 @@ class _Norm(torch.nn.Module):
     """The parameters and the call that both have in common."""
 
     normalization: str
+    biased: bool
 
     def __init__(
         self,
-        normalized_shape: int | Iterable[int],
-        eps: float,
-        sequence_parallel: bool,
-        params_dtype: torch.dtype | None,
-        zero_centered_gamma: bool,
-        device: torch.device | str | None,
-        with_bias: bool,
+        normalized_shape: int | Iterable[int] | None = None,
+        eps: float = 1e-5,
+        sequence_parallel: bool = False,
+        params_dtype: torch.dtype | None = None,
+        zero_centered_gamma: bool = False,
+        device: torch.device | str | None = None,
+        hidden_size: int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        given: Any = hidden_size if normalized_shape is None else normalized_shape
+        shape = (given,) if isinstance(given, int) else tuple(given)
         self.normalized_shape, self.eps = shape, eps
         self.zero_centered_gamma, self.sequence_parallel = zero_centered_gamma, sequence_parallel
-        options: dict[str, Any] = {"dtype": params_dtype or torch.get_default_dtype(), "device": default_device(device)}
+        dtype = dtype or params_dtype or torch.get_default_dtype()
+        options: dict[str, Any] = {"dtype": dtype, "device": default_device(device)}
         self.weight = torch.nn.Parameter(torch.empty(shape, **options))
-        self.bias = torch.nn.Parameter(torch.empty(shape, **options)) if with_bias else None
+        self.bias = torch.nn.Parameter(torch.empty(shape, **options)) if self.biased else None
         self._fill()
         for parameter in self.parameters():
             parameter.sequence_parallel = sequence_parallel  # type: ignore[attr-defined]
@@ -73,42 +77,10 @@ class _Norm(torch.nn.Module):
 class LayerNorm(_Norm):
     """(x - mean) / sqrt(var + eps) * weight + bias over the trailing axes."""
 
-    normalization = "LayerNorm"
-
-    def __init__(
-        self,
-        normalized_shape: int | Iterable[int] | None = None,
-        eps: float = 1e-5,
-        sequence_parallel: bool = False,
-        params_dtype: torch.dtype | None = None,
-        zero_centered_gamma: bool = False,
-        device: torch.device | str | None = None,
-        hidden_size: int | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        shape: Any = hidden_size if normalized_shape is None else normalized_shape
-        super().__init__(
-            shape, eps, sequence_parallel, dtype or params_dtype, zero_centered_gamma, device, with_bias=True
-        )
+    normalization, biased = "LayerNorm", True
 
 
 class RMSNorm(_Norm):
     """x / sqrt(mean(x^2) + eps) * weight over the trailing axes."""
 
-    normalization = "RMSNorm"
-
-    def __init__(
-        self,
-        normalized_shape: int | Iterable[int] | None = None,
-        eps: float = 1e-5,
-        sequence_parallel: bool = False,
-        params_dtype: torch.dtype | None = None,
-        zero_centered_gamma: bool = False,
-        device: torch.device | str | None = None,
-        hidden_size: int | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        shape: Any = hidden_size if normalized_shape is None else normalized_shape
-        super().__init__(
-            shape, eps, sequence_parallel, dtype or params_dtype, zero_centered_gamma, device, with_bias=False
-        )
+    normalization, biased = "RMSNorm", False

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref.conformance.diagnosis.budget import NEAR
 from fp4ref.conformance.diagnosis.clock import Deadline, OutOfTimeError
 from fp4ref.conformance.diagnosis.evidence import LARGE, Item, Part
 from fp4ref.conformance.diagnosis.scale_stage import given_amax, given_scales
@@ -21,7 +22,6 @@ from fp4ref.spec import Spec
 
 STEPS = (1, 2, 4, 8, 16)  # of float32
 LEAST = 3  # differing bytes, or blocks, below which nothing is said
-ALLOWED = 0.5  # seconds
 CAUSE = "as in another order of operations, or with an approximate reciprocal"
 Bools = NDArray[np.bool_]
 
@@ -43,7 +43,7 @@ def nearness(items: Sequence[Item]) -> str:
     Rules: CNF-44.
     """
     found: list[Nearness] = []
-    tick, partly = Deadline(ALLOWED), False
+    tick, partly = Deadline(NEAR), False
     try:
         for item in (item for item in items if item.wrong.any()):
             tick()

@@ -15,7 +15,7 @@ from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families.products.additions import bias, both, sum_and_c
 from fp4ref.conformance.families.products.amaxes import alpha
 from fp4ref.conformance.families.products.case import GemmCase, ProductFamily, Random, case_of, integers, scale_bytes
-from fp4ref.conformance.families.products.specials import specials, specials_of_tails
+from fp4ref.conformance.families.products.specials import second_zeros, specials, specials_of_tails
 from fp4ref.formats import E8M0, F
 from fp4ref.layout import LINEAR
 from fp4ref.model.quantize import quantize
@@ -161,6 +161,7 @@ FAMILIES = {
     "special-tails": ProductFamily(
         specials_of_tails, "NaN gets lost in the last rows, columns or block, or in one row", ("GEM-3", "GEM-17")
     ),
+    "second-zero": ProductFamily(second_zeros, "the code of a scale's second zero is read as a number", ("UE4M3-1",)),
     "bias": ProductFamily(bias, "the bias is left out, added twice, or rounded", ("GEM-8", "GEM-15")),
     "accumulate": ProductFamily(sum_and_c, "what is there is overwritten, or scaled", ("GEM-8", "GEM-15")),
     "bias-accumulate": ProductFamily(both, "one of two sums is left out", ("GEM-8", "GEM-15")),

@@ -18,6 +18,8 @@ ROWS = 40, 24  # of A and B
 def specials(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     """NaN scales, also of blocks of zeros and ones, and elements that are no numbers. Rules: GEM-3, GEM-17."""
     width, nan = spec.block.columns, spec.scale.nan[0]
+    if spec.scale.format.second_zero:
+        return  # scales have no NaN
     a, b = _pair(spec, random)
     for q, row in ((a, 3), (b, 5)):
         bytes_of(q).scales[row, 1] = nan
@@ -47,11 +49,28 @@ def specials(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
 def specials_of_tails(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     """NaN scales of the last block of the last rows, which fill no tile, and of one row. Rules: GEM-3, GEM-17."""
     width, nan = spec.block.columns, spec.scale.nan[0]
+    if spec.scale.format.second_zero:
+        return
     for m, n, more in ((19, 13, 3), (133, 131, 1), (1, 5, width), (6, 1, width)):
         a, b = (integers(spec, random, rows, 2 * width + more) for rows in (m, n))
         bytes_of(a).scales[-1, -1] = nan
         bytes_of(b).scales[-2 if n > 1 else -1, -1] = nan
         yield GemmCase(family, f"{m}x{n}", a, b, specials=("nan",))
+
+
+def second_zeros(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
+    """Scales that are the second zero of a format, and in every third row the bit that has no meaning.
+
+    Rules: UE4M3-1.
+    """
+    form = spec.scale.format
+    if form.second_zero:
+        a, b = _pair(spec, random)
+        for q, row in ((a, 3), (b, 5)):
+            scales = bytes_of(q).scales
+            scales[::3] |= 1 << form.bits - 1
+            scales[row, 1] = form.codes
+        yield GemmCase(family, "scales", a, b)
 
 
 def _nan_elements(family: str, spec: Spec, random: Random, nans: Codes, width: int) -> GemmCase:
