@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fp4ref.errors import UnknownNameError
+from fp4ref.proof.syntax import dotted, nested, statements, walk
 
 PACKAGES = ("fp4ref", "fp4ref_torch", "fp4ref_numerics")  # whose definitions are followed
 # What runs claims, looks values up by name, checks or names them, or passes arrays on; it computes no byte.
@@ -114,47 +115,10 @@ def _tree(module: str) -> ast.Module:
 def _definitions(module: str) -> dict[str, list[ast.stmt]]:
     """Return the statements of a module that define or change each name."""
     found: dict[str, list[ast.stmt]] = {}
-    for node in _statements(_tree(module).body):
+    for node in statements(_tree(module).body):
         for name in _changed(node):
             found.setdefault(name, []).append(node)
     return found
-
-
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements, those inside conditions in place of the condition."""
-    for node in body:
-        if isinstance(node, (ast.If, ast.Try)):
-            for part in ("body", "handlers", "orelse", "finalbody"):
-                inside = getattr(node, part, [])
-                yield from _statements([s for each in inside for s in getattr(each, "body", [each])])
-        else:
-            yield node
-
-
-def _nested(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and all statements inside of it, but not their expressions: a tenth of what `ast.walk` yields."""
-    pending = [node]
-    while pending:
-        inside = pending.pop()
-        yield inside
-        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-            found = getattr(inside, part, None)
-            if isinstance(found, list):  # not that of a lambda
-                pending += found
-
-
-def _walk(node: ast.AST, skipped: frozenset[int] = frozenset()) -> Iterator[ast.AST]:
-    """Yield a node and all inside of it but the nodes with some ids, in half of the time of `ast.walk`."""
-    pending = [node]
-    while pending:
-        inside = pending.pop()
-        yield inside
-        for name in inside._fields:
-            part = getattr(inside, name, None)
-            if isinstance(part, ast.AST):
-                pending.append(part)
-            elif part.__class__ is list:
-                pending += [each for each in part if isinstance(each, ast.AST) and id(each) not in skipped]
 
 
 def _changed(node: ast.stmt) -> Iterator[str]:
@@ -166,7 +130,7 @@ def _changed(node: ast.stmt) -> Iterator[str]:
         return
     calls = isinstance(node, (ast.Expr, ast.For))
     names = set()
-    for part in _walk(node):
+    for part in walk(node):
         owner = getattr(part, "value", None)
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
             names.add(part.id)
@@ -182,7 +146,7 @@ def _changed(node: ast.stmt) -> Iterator[str]:
 def _imports(module: str) -> dict[str, Part]:
     """Return each imported name with its module and its name there, which is empty for a module."""
     found = {}
-    for node in _nested(_tree(module)):
+    for node in nested(_tree(module)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in PACKAGES:
             for alias in node.names:
                 child = f"{node.module}.{alias.name}"
@@ -251,7 +215,7 @@ def _text(module: str, name: str) -> str:
 def _lines_of(module: str, node: ast.stmt) -> str:
     lines = _source_lines(module)
     dropped: set[int] = set()
-    for part in _nested(node):
+    for part in nested(node):
         if isinstance(part, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(part) is not None:
             dropped |= _lines(part.body[0])
     for method in node.body if isinstance(node, ast.ClassDef) else ():
@@ -287,26 +251,17 @@ def _used(module: str, name: str) -> tuple[frozenset[str], tuple[Part, ...]]:
             used += _resolved(module, part.id)
         elif isinstance(part, ast.Attribute):
             attributes.add(part.attr)
-            owner, its = imports.get(_dotted(part.value), ("", "?"))
+            owner, its = imports.get(dotted(part.value), ("", "?"))
             if not its:
                 used += _resolved(owner, part.attr)
     return frozenset(attributes), tuple(dict.fromkeys(used))
-
-
-def _dotted(node: ast.expr) -> str:
-    """Return names with dots between them as they are written; nothing for another expression."""
-    names: list[str] = []
-    while isinstance(node, ast.Attribute):
-        names.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""
 
 
 def _inside(module: str, name: str) -> Iterator[ast.AST]:
     """Yield the nodes of a definition; those of a class without its methods."""
     for node in _nodes(module, name):
         body = node.body if isinstance(node, ast.ClassDef) else ()
-        yield from _walk(node, frozenset(id(part) for part in body if isinstance(part, ast.FunctionDef)))
+        yield from walk(node, frozenset(id(part) for part in body if isinstance(part, ast.FunctionDef)))
 
 
 def _resolved(module: str, name: str) -> list[Part]:
