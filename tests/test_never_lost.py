@@ -692,8 +692,11 @@ def whole_run(tmp_path, text, spec, *options):
 )
 def test_an_error_in_one_check_leaves_every_other_verdict(tmp_path, text, spec, options, kind, status) -> None:
     """The check is named as an internal error; the other cases, the reports and the statement are whole."""
-    printed, before, _ = whole_run(tmp_path, BREAKS.replace("BROKEN", "") + text, spec, *options)
-    assert (printed.exit_code, before["verdict"]) == (status, kind)
+    (tmp_path / "unbroken.py").write_text(BREAKS.replace("BROKEN", "") + text)
+    command = ["verify", "--kernel", f"{tmp_path / 'unbroken.py'}:kernel", "--spec", spec, "--json", *options]
+    found = CliRunner().invoke(main, command)
+    before = json.loads(found.stdout)
+    assert (found.exit_code, before["verdict"]) == (status, kind)
     assert before["internal_errors"] == []
     printed, after, files = whole_run(tmp_path, BREAKS.replace("BROKEN", "0") + text, spec, *options)
     assert printed.exit_code == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -161,6 +162,21 @@ def test_an_interrupted_run_shows_what_was_decided(options, monkeypatch):
         assert [each["name"] for each in json.loads(result.stdout)] == known[:1]
     else:
         assert result.stdout.endswith("1 proved, 1 not reached\n")
+
+
+@pytest.mark.slow  # starts processes
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
+@pytest.mark.rule("CNF-11")
+def test_claims_are_decided_side_by_side_until_an_interrupt():
+    names = "decision-key/golden", "encode-e2m1-all/golden", "encode-e4m3-all/golden"  # the others take minutes
+    command = [sys.executable, "-m", "fp4ref", "prove", *names, "--jobs", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+        line = run.stdout.readline()
+        run.send_signal(signal.SIGINT)
+        said, _ = run.communicate(timeout=20)  # ends when the last process that can write has ended
+    assert line.startswith("decision-key/golden: proved")
+    assert said.endswith("1 proved, 2 not reached\n")
+    assert run.returncode == 130
 
 
 @pytest.mark.rule("E2M1-1", "E2M1-3")

@@ -39,16 +39,27 @@ def in_python():
 # What a replay runs
 
 
+def caches_of_the_project():
+    """Return the caches of its functions. Others' may hold what imports alone fill, as those of torch's compiler do."""
+    gc.unfreeze()  # what was there when tests were collected is not listed while it is frozen
+    caches = [part for part in gc.get_objects() if type(part) is functools._lru_cache_wrapper]
+    gc.freeze()
+    return [part for part in caches if (part.__module__ or "").partition(".")[0] in python_sources.PACKAGES]
+
+
+@functools.cache
+def of_another_module():
+    return object()
+
+
 def ran_by_covered_code(claim, covered):
     """Return the functions that covered code calls while a claim is decided; tables are made anew."""
     for name in covered:
         if name.partition(".")[0].partition(":")[0] in python_sources.PACKAGES and ":" in name:
             importlib.import_module(name.partition(":")[0])  # what imports compute, definitions of modules cover
-    gc.unfreeze()  # what was there when tests were collected is not listed while it is frozen
-    caches = [part for part in gc.get_objects() if type(part) is functools._lru_cache_wrapper and part is not claims]
-    gc.freeze()
-    for part in caches:
-        part.cache_clear()
+    for part in caches_of_the_project():
+        if part is not claims:
+            part.cache_clear()
     found = set()
 
     def reference(code, module):
@@ -70,6 +81,13 @@ def ran_by_covered_code(claim, covered):
     made = re.compile(r":(<|__create_fn__)")  # expressions of their own, and what a dataclass writes for itself
     harness = python_sources.HARNESS
     return {name for module, name in found if not {module, name} & {*harness} and not made.search(name)}
+
+
+def test_caches_of_others_are_kept():
+    kept, claim = of_another_module(), claims()[QUICK[0]]
+    ran_by_covered_code(claim, records.covered(claim.name))
+    assert of_another_module() is kept
+    assert claims in caches_of_the_project()
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="older versions do not name the class of a function that runs")

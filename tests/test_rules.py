@@ -290,6 +290,7 @@ def test_who_changes_a_rounding_is_told_every_place(rules_of_the_checkout):
 LISTS = ("rules --since 0.1", "diagram", "layouts", "verify --signatures", "doctor")
 
 
+@pytest.mark.usefixtures("rules_read_once")
 @pytest.mark.parametrize("line", [*(f"rules {name}" for name in ("BLK-3", "LAY-14", "SR-7", "FIL-3")), *LISTS])
 def test_lists_and_texts_are_wrapped_between_words(line: str) -> None:
     """Tables and code of a rule stay as they are, and so does a word that is wider than the terminal."""

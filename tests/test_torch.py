@@ -231,7 +231,7 @@ def test_every_code_under_every_scale(spec):
 @pytest.mark.rule("BLK-11", "GLB-1", "GLB-2", "GLB-3", "GLB-5", "GLB-6", "MXS-1", "MXS-2", "MXS-3", "MXS-4", "MXS-5")
 @pytest.mark.rule("FOS-1", "FOS-2", "FOS-3", "FOS-4", "FOS-5", "FOS-6", "SR-2", "LAY-5", "LAY-10", "HAD-4", "PACK-2")
 @pytest.mark.parametrize("spec", by_parts((*STANDARD, *OURS), NATIVE), ids=lambda spec: spec.name)
-@settings(max_examples=5)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_every_native_spec_is_the_models(spec, data):
     dtypes = (BFLOAT16,) if spec.hadamard else DTYPES

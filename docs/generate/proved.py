@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from fp4ref import rules
@@ -38,14 +39,15 @@ largest domain, long numbers rounded, and the date of its record.
 
 def main(target: Path) -> None:
     """Write the text, the tables by rule and subject and of every rule, each claim, and those without a record."""
+    index = rules.read()
     target.write_text(
         "\n".join(
             [
                 TEXT.read_text("utf-8"),
                 INTRO,
                 *by_rule(),
-                *every_rule(),
-                *without_certificate(),
+                *every_rule(index),
+                *without_certificate(index),
                 *by_claim(),
                 *without_record(),
             ]
@@ -55,6 +57,7 @@ def main(target: Path) -> None:
     )
 
 
+@cache
 def proved() -> list[tuple[ProofClaim, records.Record]]:
     """Return the claims whose records hold, with these."""
     kept = ((claim, records.read(claim)) for claim in claims().values())
@@ -67,11 +70,11 @@ def by_rule() -> Iterator[str]:
     yield "| rule | " + " | ".join(ClaimSubject) + " |"
     yield "|" + " --- |" * (1 + len(ClaimSubject))
     held = proved()
-    rules = sorted(
+    names = sorted(
         {rule for claim, _ in held for rule in claim.rules},
         key=lambda rule: (rule.split("-")[0], int(rule.split("-")[1])),
     )
-    for rule in rules:
+    for rule in names:
         cells = [
             _cell([(claim, record) for claim, record in held if claim.subject is subject and rule in claim.rules])
             for subject in ClaimSubject
@@ -80,9 +83,9 @@ def by_rule() -> Iterator[str]:
     yield ""
 
 
-def every_rule() -> Iterator[str]:
+def every_rule(index: rules.Index) -> Iterator[str]:
     """Yield a table of all rules that bind bits: each with its certificates, or else with its tests."""
-    found = [*binding(rules.read())]
+    found = [*binding(index)]
     count = sum(one.shown is Shown.PROVED for one in found)
     yield "### Every rule\n"
     yield f"Of the {len(found)} rules of the kinds `shall` and `bound`, {count} have a certificate. Others have tests:"
@@ -116,14 +119,14 @@ def _about(size: int) -> str:
     return f"{digits} * 10^{int(power)}"
 
 
-def without_certificate() -> Iterator[str]:
+def without_certificate(index: rules.Index) -> Iterator[str]:
     """Yield a table of subjects that a proved rule concerns, and that have no certificate for it."""
     why = concerned.reasons()
     yield "### Subjects without a certificate\n"
     yield "Code of these subjects cites a rule for which another subject has a certificate.\n"
     yield "| rule | subject | why |"
     yield "| --- | --- | --- |"
-    for rule, subject in concerned.lacking(rules.read()):
+    for rule, subject in concerned.lacking(index):
         yield f"| {rule} | {subject} | {why.get((rule, subject), '')} |"
     yield ""
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import platform
 import sys
 import time
 import traceback
+from collections.abc import Generator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any
@@ -30,6 +35,7 @@ Examples:
   fp4ref prove encode-e4m3                that name's of every subject; 'encode-*': of every name like it
   fp4ref prove --subject header --long    those of the C++ header, the long ones too
   fp4ref prove --device cuda              those of the cuda backend, on this machine's GPU
+  fp4ref prove --jobs 8                   all but the long ones, eight at once
   fp4ref prove --list                     what there is, and what is out of date
   fp4ref prove --missing --long           those whose record is missing or out of date
   fp4ref prove --moved                    renew records whose code only moved, and replay nothing
@@ -51,6 +57,9 @@ Examples:
 @click.option("--long", "with_long", is_flag=True, help="Also replay those that take minutes.")
 @click.option("--missing", is_flag=True, help="Only those whose record is missing or out of date.")
 @click.option("--list", "only_list", is_flag=True, help="List the certificates and replay none.")
+@click.option(
+    "--jobs", type=click.IntRange(1), default=1, metavar="N", help="Decide N claims at once, each in a process."
+)
 @click.option("--record", is_flag=True, help="Write the record of each claim that is proved.")
 @click.option(
     "--moved", is_flag=True, help="Renew the records of code that only moved to other modules; replay nothing."
@@ -63,6 +72,7 @@ def prove(
     with_long: bool,
     missing: bool,
     only_list: bool,
+    jobs: int,
     record: bool,
     moved: bool,
     as_json: bool,
@@ -89,8 +99,11 @@ def prove(
         return
     results: list[dict[str, Any]] = []
     try:
-        for claim in chosen:
-            results.append(_replay(claim, record, as_json))  # noqa: PERF401 - an interrupt keeps the results
+        with closing(_replays(chosen, jobs, record, quiet=as_json)) as replays:
+            for result, lines in replays:
+                results.append(result)
+                if not as_json:
+                    click.echo(lines)
     except KeyboardInterrupt:
         _summarize(results, len(chosen) - len(results), as_json)
         raise
@@ -158,40 +171,53 @@ def _words(claim: ProofClaim) -> set[str]:
     return {word for rule in claim.rules for word in (rule, rule.rpartition("-")[0])}
 
 
-def _replay(claim: ProofClaim, record: bool, quiet: bool) -> dict[str, Any]:
-    """Decide one claim, print its line, and return its result."""
-    started = time.process_time()
+def _replays(chosen: list[ProofClaim], jobs: int, record: bool, quiet: bool) -> Generator[tuple[dict[str, Any], str]]:
+    """Decide claims, here or in processes, and yield the results and lines of each in the order of the claims."""
+    if jobs == 1:
+        for claim in chosen:
+            yield _replay(claim.name, record, quiet)
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        try:
+            yield from pool.map(partial(_replay, record=record, quiet=True), [claim.name for claim in chosen])
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+
+
+def _replay(name: str, record: bool, quiet: bool) -> tuple[dict[str, Any], str]:
+    """Decide one claim, and return its result and lines; if quiet, without a progress bar."""
+    claim, started = claims()[name], time.process_time()
     reason = _missing(claim)
     try:
         finding = Replayed(0) if reason else _decided(claim, quiet)
     except BackendError as error:  # no compiler, or a backend that this machine cannot start
         reason = str(error)
     if reason:
-        if not quiet:
-            click.echo(f"{claim.name}: not replayed: {reason}")
-        return {"name": claim.name, "result": "not replayed", "reason": reason}
+        return {"name": name, "result": "not replayed", "reason": reason}, f"{name}: not replayed: {reason}"
     seconds = time.process_time() - started
     result = "refuted" if finding.witness else "proved"
     if record and not finding.witness:
         records.written(claim, finding, seconds, datetime.now(UTC).date().isoformat(), _tools(claim))
     kept = records.read(claim)
     changed = records.outdated(claim, kept) if kept else ["no record"]
-    if not quiet:
-        counts = f"{in_words(finding.computed)} of {in_words(claim.size)} inputs computed"
-        click.echo(f"{claim.name}: {result} ({counts}, {seconds:.1f} s)")
-        if finding.witness:
-            click.echo(f"  {claim.statement}\n  witness: {finding.witness}")
-        elif changed:
-            click.echo(f"  its record is out of date: {', '.join(changed)}" if kept else "  it has no record")
+    counts = f"{in_words(finding.computed)} of {in_words(claim.size)} inputs computed"
+    lines = [f"{name}: {result} ({counts}, {seconds:.1f} s)"]
+    if finding.witness:
+        lines.append(f"  {claim.statement}\n  witness: {finding.witness}")
+    elif changed:
+        lines.append(f"  its record is out of date: {', '.join(changed)}" if kept else "  it has no record")
     return {
-        "name": claim.name,
+        "name": name,
         "rules": [*claim.rules],
         "result": result,
         "witness": finding.witness,
         "inputs_computed": finding.computed,
         "processor_seconds": round(seconds, 1),
         "changed_since_record": changed,
-    }
+    }, "\n".join(lines)
 
 
 def _missing(claim: ProofClaim) -> str:

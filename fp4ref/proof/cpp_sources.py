@@ -213,15 +213,19 @@ def _by_last_name() -> dict[str, list[str]]:
     return found
 
 
+def _used(name: str, text: str, chosen: frozenset[str]) -> Iterator[str]:
+    """Yield the definitions that a text uses; name is its own, which says the scope that it is in."""
+    return (found for found, arithmetic in _meant(name, text) if arithmetic is None or arithmetic in chosen)
+
+
 @cache
-def _used(name: str, text: str, chosen: frozenset[str]) -> tuple[str, ...]:
-    """Return the definitions that a text uses; name is its own, which says the scope that it is in."""
-    found = (part for match in USED.finditer(text) for part in _meant(name, text, match, chosen))
-    return tuple(dict.fromkeys(found))
+def _meant(name: str, text: str) -> tuple[tuple[str, str | None], ...]:
+    """Return the definitions that names in a text may mean, each with the arithmetic that has to be chosen, if any."""
+    return tuple(dict.fromkeys(part for match in USED.finditer(text) for part in _candidates(name, text, match)))
 
 
-def _meant(name: str, text: str, match: re.Match[str], chosen: frozenset[str]) -> Iterator[str]:
-    """Yield the definitions that one name in a text may mean."""
+def _candidates(name: str, text: str, match: re.Match[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield the definitions that one name in a text may mean, as `_meant` does."""
     known = definitions()
     owners = name.split("::")[:-1] if name not in {"", *_scopes()} else name.split("::")
     path = [*match[1].split("::")[:-1], match[2]]
@@ -229,14 +233,13 @@ def _meant(name: str, text: str, match: re.Match[str], chosen: frozenset[str]) -
         for part in range(len(path), 0, -1):
             wanted = "::".join(path[:part])
             candidates = ("::".join([*owners[:depth], wanted]) for depth in range(len(owners), -1, -1))
-            scoped = [candidate for candidate in candidates if candidate in known][:1]
+            scoped = [(candidate, None) for candidate in candidates if candidate in known][:1]
             yield from scoped
             if scoped and part == len(path):
                 return
     for found in _by_last_name().get(path[-1], ()):
         scope, _, rest = found.partition("::")
-        if scope != CHOSEN or rest.partition("::")[0] in chosen:
-            yield found
+        yield found, rest.partition("::")[0] if scope == CHOSEN else None
 
 
 @cache

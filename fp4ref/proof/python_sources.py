@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fp4ref.errors import UnknownNameError
+from fp4ref.proof.syntax import dotted, nested, statements, walk
 
 PACKAGES = ("fp4ref", "fp4ref_torch", "fp4ref_numerics")  # whose definitions are followed
 # What runs claims, looks values up by name, checks or names them, or passes arrays on; it computes no byte.
@@ -114,21 +115,10 @@ def _tree(module: str) -> ast.Module:
 def _definitions(module: str) -> dict[str, list[ast.stmt]]:
     """Return the statements of a module that define or change each name."""
     found: dict[str, list[ast.stmt]] = {}
-    for node in _statements(_tree(module).body):
+    for node in statements(_tree(module).body):
         for name in _changed(node):
             found.setdefault(name, []).append(node)
     return found
-
-
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements, those inside conditions in place of the condition."""
-    for node in body:
-        if isinstance(node, (ast.If, ast.Try)):
-            for part in ("body", "handlers", "orelse", "finalbody"):
-                inside = getattr(node, part, [])
-                yield from _statements([s for each in inside for s in getattr(each, "body", [each])])
-        else:
-            yield node
 
 
 def _changed(node: ast.stmt) -> Iterator[str]:
@@ -140,7 +130,7 @@ def _changed(node: ast.stmt) -> Iterator[str]:
         return
     calls = isinstance(node, (ast.Expr, ast.For))
     names = set()
-    for part in ast.walk(node):
+    for part in walk(node):
         owner = getattr(part, "value", None)
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
             names.add(part.id)
@@ -156,7 +146,7 @@ def _changed(node: ast.stmt) -> Iterator[str]:
 def _imports(module: str) -> dict[str, Part]:
     """Return each imported name with its module and its name there, which is empty for a module."""
     found = {}
-    for node in ast.walk(_tree(module)):
+    for node in nested(_tree(module)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in PACKAGES:
             for alias in node.names:
                 child = f"{node.module}.{alias.name}"
@@ -225,7 +215,7 @@ def _text(module: str, name: str) -> str:
 def _lines_of(module: str, node: ast.stmt) -> str:
     lines = _source_lines(module)
     dropped: set[int] = set()
-    for part in ast.walk(node):
+    for part in nested(node):
         if isinstance(part, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(part) is not None:
             dropped |= _lines(part.body[0])
     for method in node.body if isinstance(node, ast.ClassDef) else ():
@@ -241,6 +231,8 @@ def _lines(node: ast.stmt) -> set[int]:
 
 def _without_comments(text: str) -> list[str]:
     lines = text.splitlines()
+    if "#" not in text:
+        return lines
     try:
         for token in tokenize.generate_tokens(io.StringIO(text + "\n").readline):
             if token.type == tokenize.COMMENT:
@@ -259,20 +251,17 @@ def _used(module: str, name: str) -> tuple[frozenset[str], tuple[Part, ...]]:
             used += _resolved(module, part.id)
         elif isinstance(part, ast.Attribute):
             attributes.add(part.attr)
-            dotted = ast.unparse(part.value)
-            if imports.get(dotted, ("", "?"))[1] == "":
-                used += _resolved(imports[dotted][0], part.attr)
+            owner, its = imports.get(dotted(part.value), ("", "?"))
+            if not its:
+                used += _resolved(owner, part.attr)
     return frozenset(attributes), tuple(dict.fromkeys(used))
 
 
 def _inside(module: str, name: str) -> Iterator[ast.AST]:
     """Yield the nodes of a definition; those of a class without its methods."""
     for node in _nodes(module, name):
-        methods = [part for part in getattr(node, "body", []) if isinstance(part, ast.FunctionDef)]
-        skipped = (
-            {id(part) for method in methods for part in ast.walk(method)} if isinstance(node, ast.ClassDef) else ()
-        )
-        yield from (part for part in ast.walk(node) if id(part) not in skipped)
+        body = node.body if isinstance(node, ast.ClassDef) else ()
+        yield from walk(node, frozenset(id(part) for part in body if isinstance(part, ast.FunctionDef)))
 
 
 def _resolved(module: str, name: str) -> list[Part]:

@@ -9,6 +9,7 @@ the shared header, `package/folder/file.h`, a whole file in C++ with what it inc
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 
 import fp4ref_numerics
 from fp4ref.catalogue import resolve
@@ -35,6 +36,7 @@ def digests(references: tuple[str, ...]) -> dict[str, str]:
     return {name: digest(text) for name, text in sorted(found.items())}
 
 
+@cache
 def digest(text: str) -> str:
     """Return a digest of the text of one definition."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
