@@ -135,7 +135,11 @@ def test_a_dump_with_another_rounding_breaks_the_rule_on_rounding(tmp_path, code
 @pytest.mark.parametrize(
     "profile, first, rest",
     [
-        ("modelopt.nvfp4", ["GLB-1", "GLB-2", "BLK-3", "BLK-4"], {"E2M1-2", "E2M1-3", "E4M3-2"}),  # NaN counts; true divisions
+        (
+            "modelopt.nvfp4",
+            ["GLB-1", "GLB-2", "BLK-3", "BLK-4"],
+            {"E2M1-2", "E2M1-3", "E4M3-2"},
+        ),  # NaN counts; true divisions
         ("nvfp4-fast", ["BLK-4"], {"E2M1-3"}),  # the factor is rounded to bfloat16
     ],
 )
