@@ -16,6 +16,7 @@ from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Quantized
 from fp4ref.spec import Granularity, Spec
 
 Mode = Literal["exact", "blockwise", "fast"]
+SCALES = (E4M3, UE4M3, E8M0)  # formats of scales
 LONGEST = 62  # bits of a value counted in smallest steps
 MODES: tuple[Mode, ...] = ("exact", "blockwise", "fast")
 
@@ -216,8 +217,7 @@ def _require_formats(a: Operand, b: Operand) -> None:
     both = f"a {a.spec.name} and b {b.spec.name}"
     for operand in (a, b):
         spec = operand.spec
-        if spec.scale.format not in {E4M3, E8M0, UE4M3}:
-            raise DomainError("gemm", f"{both}: scales {spec.scale.format.name}", "e4m3, ue4m3 or e8m0", "GEM-9")
+        require_scales("gemm", both, spec)
         if spec.arithmetic.dequantized not in {dequantized_te, product}:
             got = f"{both}: {spec.name} applies its global scale in the order of {spec.arithmetic.name}"
             raise DomainError("gemm", got, "the order of DEQ-1, on which alpha rests", "GEM-9")
@@ -231,6 +231,13 @@ def _require_formats(a: Operand, b: Operand) -> None:
     _require_same(both, "block width", a.spec.block.columns, b.spec.block.columns)
     has = [operand.spec.global_scale is not Granularity.NONE for operand in (a, b)]
     _require_same(both, "a global scale", has[0], has[1])
+
+
+def require_scales(operation: str, what: str, spec: Spec) -> None:
+    """Require scales of a format that products take. Rules: GEM-9."""
+    if spec.scale.format not in SCALES:
+        names = " or ".join(form.name for form in SCALES)
+        raise DomainError(operation, f"{what}: scales {spec.scale.format.name}", names, "GEM-9")
 
 
 def _require_same(both: str, what: str, of_a: Any, of_b: Any) -> None:

@@ -13,9 +13,10 @@ from fp4ref.conformance.subjects.packed import as_declared, multiples
 from fp4ref.conformance.subjects.subject import Declaration, Job, Output, poisoned
 from fp4ref.conformance.subjects.turned_products import adds_to_c
 from fp4ref.errors import DomainError
-from fp4ref.formats import E4M3, E8M0, UE4M3, F
+from fp4ref.formats import F
 from fp4ref.layout import LINEAR
 from fp4ref.model.epilogue import total_alpha
+from fp4ref.multiply import require_scales
 from fp4ref.operands import AlphaRule, alpha_factor
 from fp4ref.quantized import DIRECTIONS
 from fp4ref.spec import Granularity, Spec
@@ -25,8 +26,7 @@ AMAXES = ("a_amax", "b_amax", "alpha")
 
 def require(spec: Spec, declared: Declaration) -> None:
     """Refuse what a GEMM on trial cannot be. Rules: CNF-8, GEM-9."""
-    if spec.scale.format not in {E4M3, E8M0, UE4M3}:
-        raise DomainError("verify", f"a gemm of {spec.name}", "scales e4m3, ue4m3 or e8m0", "GEM-9")
+    require_scales("verify", f"a gemm of {spec.name}", spec)
     if declared.transposed and spec.element.format.bits != 8:
         raise DomainError("verify", f"transposed data of {spec.name}", "elements of 8 bits", "GEM-16")
     given = [name for name in declared.inputs if name in AMAXES]
