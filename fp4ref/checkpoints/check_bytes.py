@@ -11,7 +11,7 @@ from fp4ref.checkpoints.check_shapes import sound
 from fp4ref.checkpoints.directions import check_directions
 from fp4ref.checkpoints.findings import WARNING, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
-from fp4ref.checkpoints.in_threads import in_threads
+from fp4ref.checkpoints.in_processes import in_processes
 from fp4ref.checkpoints.measure import Measured, measure
 from fp4ref.checkpoints.scalars import bad, check_fused, numbers
 from fp4ref.checkpoints.suspicions import suspect_layout, suspect_nibbles
@@ -35,7 +35,7 @@ def readable(group: TensorGroup) -> bool:
 def check_bytes(found: Recognized, step: Callable[[str], None], workers: int = 1) -> Iterator[LintFinding | str]:
     """Yield findings on the bytes, and remarks on what cannot be told.
 
-    workers: groups that are read at once.
+    workers: processes, each of which reads a group at a time.
 
     Rules: CKP-30.
     """
@@ -43,7 +43,6 @@ def check_bytes(found: Recognized, step: Callable[[str], None], workers: int = 1
     merged: dict[tuple[str, str], list[tuple[str, str]]] = {}
 
     def judged(group: TensorGroup) -> tuple[list[Verdict], Measured | None]:
-        step(group.name)
         verdicts = [*judge_float_scales(group)]
         if not readable(group):
             return verdicts, None
@@ -57,8 +56,12 @@ def check_bytes(found: Recognized, step: Callable[[str], None], workers: int = 1
             verdicts += judge_elements(counts)
         return verdicts, counts
 
-    for verdicts, counts in in_threads(judged, found.groups, workers):
-        measured += [counts] if counts is not None else []
+    results = in_processes(judged, found.groups, workers, found.checkpoint.shards)
+    for group, (verdicts, counts) in zip(found.groups, results, strict=True):
+        step(group.name)
+        if counts is not None:
+            counts.group = group
+            measured.append(counts)
         for code, severity, name, message in verdicts:
             merged.setdefault((code, severity), []).append((name, message))
     broken = {name for entries in merged.values() for name, _ in entries}

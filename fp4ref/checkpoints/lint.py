@@ -82,7 +82,7 @@ def lint(
     path: a directory, a `.safetensors` or a `.gguf` file. source: the checkpoint in high precision. consumer: judge for
     this one only: its rule for the list of excluded modules, and notes for warnings that break others. convention: a
     name or a family, instead of the recognized one. header_only: read no tensor, so that of each file only the head
-    need be present. workers: modules that are read at once. step: is told each module's name.
+    need be present. workers: processes, each of which reads a module at a time. step: is told each module's name.
 
     Errors: FileError if nothing can be read.
 

@@ -40,7 +40,8 @@ class Measured:
     codes: by element code, of evenly spaced rows where these are enough of four bits. scales: by scale byte. tops:
     blocks by their largest magnitude code, where the scale is normal. zeros: blocks whose elements are all zero, by
     scale byte; odd_zeros: those whose codes are not the convention's. zero_scales: blocks with scale zero and other
-    elements. negative_rows: rows with a scale whose sign is set. The other arrays: per row, for runs.
+    elements. negative_rows: rows with a scale whose sign is set. The other arrays: per row, for runs. What another
+    process has measured comes without its group.
     """
 
     group: TensorGroup
@@ -58,6 +59,9 @@ class Measured:
     energy: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     structure: tuple[float, float] | None = None
     largest: float = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "group"}
 
     @property
     def blocks(self) -> int:

@@ -19,7 +19,7 @@ from fp4ref.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from fp4ref.checkpoints.diagnoses import LOSS, SINGLE, diagnosed
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
-from fp4ref.checkpoints.in_threads import in_threads
+from fp4ref.checkpoints.in_processes import in_processes
 from fp4ref.checkpoints.originals import Original, SquaredError, amax_of, counterpart, is_matrix
 from fp4ref.checkpoints.scalars import numbers
 from fp4ref.checkpoints.shards import StoredTensor
@@ -40,7 +40,7 @@ def check_source(
     """Compare every group with the tensor of its name in a checkpoint of high precision.
 
     facts: per group, to which the signal-to-noise ratio and the specification are added. broken: names of tensors with
-    a finding, which are not compared. workers: groups that are compared at once.
+    a finding, which are not compared. workers: processes, each of which compares a group at a time.
 
     Rules: CKP-24.
     """
@@ -52,13 +52,14 @@ def check_source(
         if (tensor := counterpart(source, group)) is not None and not broken & set(group.names) and readable(group)
     ]
 
-    def judged(pair: tuple[TensorGroup, StoredTensor]) -> list[Verdict]:
-        step(pair[0].name)
-        return [*_compare(found, source, *pair, facts[pair[0].name])]
+    def judged(pair: tuple[TensorGroup, StoredTensor]) -> tuple[list[Verdict], Facts]:
+        measured: Facts = {}
+        return [*_compare(found, source, *pair, measured)], measured
 
-    for group, _ in compared:
-        facts.setdefault(group.name, {})
-    for verdicts in in_threads(judged, compared, workers):
+    results = in_processes(judged, compared, workers, found.checkpoint.shards)
+    for (group, _), (verdicts, measured) in zip(compared, results, strict=True):
+        step(group.name)
+        facts.setdefault(group.name, {}).update(measured)
         for code, severity, name, message in verdicts:
             merged.setdefault((code, severity), []).append((name, message))
     for (code, severity), entries in merged.items():
