@@ -40,8 +40,8 @@ class Measured:
     codes: by element code, of evenly spaced rows where these are enough of four bits. scales: by scale byte. tops:
     blocks by their largest magnitude code, where the scale is normal. zeros: blocks whose elements are all zero, by
     scale byte; odd_zeros: those whose codes are not the convention's. zero_scales: blocks with scale zero and other
-    elements. negative_rows: rows with a scale whose sign is set. The other arrays: per row, for runs. What another
-    process has measured comes without its group.
+    elements. negative_rows: rows with a scale whose sign is set. The other arrays: per row, for runs. Counts
+    that another process sends come without their group.
     """
 
     group: TensorGroup

@@ -17,6 +17,7 @@ from fp4ref.checkpoints.check_bytes import readable
 from fp4ref.checkpoints.check_scales import RARE, Verdict
 from fp4ref.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from fp4ref.checkpoints.diagnoses import LOSS, SINGLE, diagnosed
+from fp4ref.checkpoints.experts import with_each_expert
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.checkpoints.in_processes import in_processes
@@ -44,7 +45,7 @@ def check_source(
 
     Rules: CKP-24.
     """
-    source = open_checkpoint(path)
+    source = with_each_expert(open_checkpoint(path))
     merged: dict[tuple[str, str], list[tuple[str, str]]] = {}
     compared = [
         (group, tensor)
@@ -72,7 +73,7 @@ def check_source(
 
 def zeros_in(found: Recognized, path: str, names: set[str]) -> set[str]:
     """Return those of some tensors whose module has rows of zeros, all of which are zero in the source too."""
-    source, zeros = open_checkpoint(path), set[str]()
+    source, zeros = with_each_expert(open_checkpoint(path)), set[str]()
     for group in found.groups:
         tensor = counterpart(source, group) if names & {*group.names} and readable(group) else None
         original = None if tensor is None else Original(tensor, group)
