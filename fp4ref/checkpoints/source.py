@@ -18,9 +18,10 @@ from fp4ref.checkpoints.check_scales import RARE, Verdict
 from fp4ref.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from fp4ref.checkpoints.diagnoses import LOSS, SINGLE, diagnosed
 from fp4ref.checkpoints.experts import with_each_expert
-from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
+from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.checkpoints.in_processes import in_processes
+from fp4ref.checkpoints.matching import by_values
 from fp4ref.checkpoints.originals import Original, SquaredError, amax_of, counterpart, is_matrix
 from fp4ref.checkpoints.scalars import numbers
 from fp4ref.checkpoints.shards import StoredTensor
@@ -47,11 +48,11 @@ def check_source(
     """
     source = with_each_expert(open_checkpoint(path))
     merged: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    compared = [
-        (group, tensor)
-        for group in found.groups
-        if (tensor := counterpart(source, group)) is not None and not broken & set(group.names) and readable(group)
-    ]
+    fit = [group for group in found.groups if not broken & set(group.names) and readable(group)]
+    named = {group.name: tensor for group in fit if (tensor := counterpart(source, group)) is not None}
+    unnamed = [group for group in fit if group.name not in named] if found.checkpoint.kind == ".gguf" else []
+    named |= by_values(unnamed, source)
+    compared = [(group, named[group.name]) for group in fit if group.name in named]
 
     def judged(pair: tuple[TensorGroup, StoredTensor]) -> tuple[list[Verdict], Facts]:
         measured: Facts = {}
@@ -67,7 +68,9 @@ def check_source(
         yield finding(code, severity, [name for name, _ in entries], entries[0][1])
     yield from _plain(found, source)
     source.require_unchanged()
-    if not compared:
+    if others := [group.name for group in unnamed if group.name not in named]:
+        yield f"source: cannot tell, no tensor has the name or the values of {listed(others)}"
+    elif not compared:
         yield f"source: no quantized module has a tensor of its name and shape in {path}"
 
 
