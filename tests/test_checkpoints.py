@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 import checkpoints_corpus as corpus
 import checkpoints_defects as defects
+import checkpoints_fifth as fifth
 import checkpoints_fourth as fourth
 import checkpoints_third as third
 import checkpoints_unseen as unseen
@@ -60,7 +61,7 @@ MISSED = (  # defects of the third set that were not found at first, or with a s
 
 def marks_of(defect: Any) -> list[pytest.MarkDecorator]:
     """Return the mark of all but the first defect of each code, so that a run of the default tests takes seconds."""
-    if defect in fourth.fourth():
+    if defect in [*fourth.fourth(), *fifth.fifth()]:
         return []
     if defect in third.third():
         return [] if defect.name.partition(":")[2] in MISSED else [pytest.mark.release]

@@ -160,6 +160,10 @@ def _group_settings(found: Recognized) -> Iterator[LintFinding]:
                 place = f"config_groups.{entry.name}.weights.{key}"
                 text = f"{place} is {value!r}; stored is {convention.name}: need {needed!r}"
                 yield finding("config", ERROR, [*found.config.files][:1], text)
+        scaled = [group.parts["input_scale"].name for group in last if "input_scale" in group.parts]
+        if entry.inputs is None and scaled and found.configuration.ambiguous:
+            text = f"config_groups.{entry.name} has no input_activations, but {len(scaled)} input scales are stored"
+            yield finding("config", WARNING, [next(iter(found.config.files)), *scaled], text)
         strategy = entry.weights.get("strategy")
         if strategy is not None and convention.scale and strategy not in BLOCKWISE:
             text = f"config_groups.{entry.name}.weights.strategy is {strategy!r}; stored is {convention.name}"

@@ -16,7 +16,7 @@ from fp4ref.checkpoints.bounds import (
     often_reached,
     overshoot,
 )
-from fp4ref.checkpoints.check_scales import Verdict
+from fp4ref.checkpoints.check_scales import Verdict, is_long, runs
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
 from fp4ref.checkpoints.measure import FEW, Measured
 from fp4ref.formats import FORMATS, grid
@@ -52,8 +52,14 @@ def judge_elements(found: Measured) -> Iterator[Verdict]:
 
 def _repeated(found: Measured) -> str:
     """Return the evidence for rows of one repeated byte where the scales are numbers; "" if there is none."""
-    rows = np.flatnonzero((found.constant_code >= 0) & ~found.empty_row)
-    if found.group.convention.scale or found.group.columns < FEW or not len(rows) or len(rows) == found.group.rows:
+    if found.group.convention.scale or found.group.columns < FEW or found.empty_row.all():
+        return ""
+    for first, last in runs(found.empty_row):
+        if is_long(found, first, last):
+            return f"the elements of rows {first} to {last - 1} are 0"
+    is_nan = nan_codes(found.group.convention.element)
+    rows = np.flatnonzero((found.constant_code >= 0) & ~found.empty_row & ~is_nan[found.constant_code])
+    if not len(rows) or len(rows) == found.group.rows:
         return ""
     return f"{len(rows)} rows, the first at {rows[0]}, are one repeated byte, 0x{found.constant_code[rows[0]]:02X}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from fp4ref.checkpoints.convention import CONVENTIONS, FLOATS
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
@@ -15,7 +15,7 @@ ZEROS = ".biases"  # of affine integers
 LAYERS = re.compile(r"((?:language_model\.)?(?:model\.)?(?:language_model\.)?layers)\.(\d+)\.")
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.+)")
-BESIDE = ("norm.weight", ".gate.weight", ".router.weight")  # in high precision, beside quantized modules
+BESIDE = ("norm.weight", ".gate.weight", ".router.weight", "bias")  # in high precision, beside quantized modules
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -78,11 +78,24 @@ def _foreign(found: Recognized) -> Iterator[LintFinding]:
         yield finding("orphan-tensor", WARNING, zeros, "zero points of integers, beside elements that have none")
     inside = {group.name for group in found.groups if group.complete}
     foreign = [name for name in found.plain if name.rpartition(".")[0] in inside and _is_scale(name.rpartition(".")[2])]
+    foreign += [name for group in found.groups if group.complete for name in _unplaced(found, group)]
     if foreign:
-        yield finding("orphan-tensor", WARNING, foreign, "a scale that the convention has no place for")
+        yield finding("orphan-tensor", WARNING, foreign, "the convention has no place for it beside a quantized weight")
     states = [name for name in found.checkpoint.tensors if STATE.search(name)]
     if states:
         yield finding("orphan-tensor", WARNING, states, "the internal state of a quantizer, which no loader expects")
+
+
+def _unplaced(found: Recognized, group: TensorGroup) -> Iterator[str]:
+    """Yield the tensors of a group's module that other conventions of the family store for a weight."""
+    own = {*group.names, *(group.name + suffix for suffix in group.convention.others)}
+    for each in found.members:
+        for role, place in each.roles.items():
+            name = group.name + place.suffix
+            if role != "input_scale" and each.stem == group.convention.stem and name not in own:
+                own.add(name)
+                if name in found.checkpoint.tensors and name not in found.plain:
+                    yield name
 
 
 def _is_scale(last: str) -> bool:
@@ -224,8 +237,21 @@ def _missing_modules(found: Recognized) -> Iterator[LintFinding]:
             each.startswith(flat) for each in (*tensors, *found.checkpoint.lost)
         ):
             missing.append(str(name))
+    classes = sizes.get("architectures", [])
+    causal = not isinstance(classes, list) or all(str(each).endswith("ForCausalLM") for each in classes)
+    if causal and heads and isinstance(count, int) and any(len(numbers) == count for numbers in stored.values()):
+        missing += [name for name in _missing_outside(tensors) if name not in found.checkpoint.lost]
     if missing:
         yield finding("missing-tensor", ERROR, missing, "required by the declared geometry or the metadata, not stored")
+
+
+def _missing_outside(tensors: Collection[str]) -> Iterator[str]:
+    """Yield what a model with a head and all its layers lacks outside of these, in the names of Hugging Face."""
+    outer = [name for name in tensors if name.startswith("model.") and not LAYERS.match(name)]
+    inner = any(name.startswith("model.layers.") and name.endswith("norm.weight") for name in tensors)
+    for last, words in (("norm", ("norm", "ln_f")), ("embed_tokens", ("embed", "wte"))):
+        if inner and outer and not any(word in name for name in outer for word in words):
+            yield f"model.{last}.weight"
 
 
 def _missing_beside(found: Recognized) -> Iterator[LintFinding]:

@@ -12,7 +12,7 @@ from fp4ref.checkpoints.bounds import first_normal, nan_codes, negative_codes, z
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
 from fp4ref.checkpoints.float_scales import EXPONENTS
 from fp4ref.checkpoints.groups import TensorGroup
-from fp4ref.checkpoints.measure import Measured
+from fp4ref.checkpoints.measure import FEW, Measured
 from fp4ref.checkpoints.scalars import number_facts, numbers
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.checkpoints.stored_layout import zero_in_one_layout
@@ -23,6 +23,9 @@ ONE = 127  # the exponent byte of 2^0, which memory that was set to one has, and
 RARE = 4  # bytes that count as single
 MANY = 16  # bytes that no damage of single ones explains
 VOCABULARIES = ("lm_head", "embed_tokens", "output", "token_embd")  # matrices that are padded with rows of zeros
+HEADS = ("q_proj", "k_proj", "v_proj", "qkv", "qkv_proj", "attn_q", "attn_k", "attn_v")  # whose rows are heads
+CODES = 128.0  # the code of 448 as a number of E4M3
+LONG = 16  # rows of zeros between others that no weight has
 USUAL, WILD = 2.0**10, 2.0**20  # amaxes that weights have, and that none has
 Verdict = tuple[str, str, str, str]  # code, severity, name of the tensor, message
 
@@ -48,7 +51,7 @@ def judge_scales(found: Measured) -> Iterator[Verdict]:
     if negative:
         text = f"{negative} of {found.blocks} block scales have the sign set{_as_read(found)}"
         yield "scale-negative", ERROR, name, text
-    cast = "" if signed else _cast(found)
+    cast = _cast_codes(found) if signed else _cast(found)
     if cast:
         yield "scale-value-cast", ERROR, name, cast
         return
@@ -121,7 +124,21 @@ def _cast(found: Measured) -> str:
     return ""
 
 
-def _runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
+def _cast_codes(found: Measured) -> str:
+    """Return the evidence that the codes of scales were converted as numbers; "" if there is none.
+
+    The code of a tensor's largest scale, 0x7E of 448, becomes the number 128, and others 32 or more.
+    """
+    values = scale_values(found.group)[np.flatnonzero(found.scales[1:128]) + 1]
+    if found.blocks < 4 * FEW or "global_scale" not in found.group.parts or not len(values):
+        return ""
+    least, most = float(values.min()), float(values.max())
+    if most != CODES or least < CODES / 4:
+        return ""
+    return f"all of {found.blocks} block scales are from {least:g} to {most:g}: codes of E4M3 converted as numbers"
+
+
+def runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
     """Yield the first and last row, exclusive, of each run of true rows."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
     yield from ((int(first), int(last)) for first, last in edges.reshape(-1, 2))
@@ -131,23 +148,24 @@ def _unwritten(found: Measured) -> tuple[str, str] | None:
     """Return the role of a tensor of which rows were never written, and the evidence; None if there is none."""
     group, blocks = found.group, max(found.blocks // max(len(found.constant_scale), 1), 1)
     scale, code, empty = found.constant_scale, found.constant_code, found.empty_row
-    for first, last in _runs((scale == 0) & ~empty):
+    for first, last in runs((scale == 0) & ~empty):
         if (last - first) * blocks >= 4:
             return "scales", f"the scales of rows {first} to {last - 1} are 0, their elements are not"
     alone = [index for index in range(group.matrices) if _is_zero(found, index)]
     if 0 < len(alone) < group.matrices:
         return "scales", f"scales and elements of matrix {alone[0]} of {group.matrices} are 0"
     zero_byte = group.convention.zero_block[0] if group.convention.zero_block is not None else 0
-    for first, last in _runs((scale == 0) & empty):
+    for first, last in runs((scale == 0) & empty):
         if _is_never_written(found, first, last, zero_byte, blocks):
             return "scales", f"scales and elements of rows {first} to {last - 1} are 0"
     if group.convention.zero_block is not None:
-        for first, last in _runs(empty & (scale != zero_byte) & (scale != 0)):
+        for first, last in runs(empty & (scale != zero_byte) & (scale != 0)):
             if (last - first) * blocks >= 4 and not _tiny(found):
                 text = f"the elements of rows {first} to {last - 1} are 0 under scales that are not those of zeros"
                 return "codes", text
-    constant = (code >= 0) & ~empty & (scale < 0)
-    for first, last in _runs(constant):
+    one = int(found.codes.max()) > 0.999 * int(found.codes.sum())  # of the whole tensor, which the histogram tells
+    constant = (code >= 0) & ~empty & (scale < 0) & (not one)
+    for first, last in runs(constant):
         if blocks >= 2:
             text = f"the elements of rows {first} to {last - 1} are one repeated byte under scales that vary"
             return "codes", text
@@ -167,8 +185,14 @@ def _is_never_written(found: Measured, first: int, last: int, zero_byte: int, bl
         return zero_byte != 0  # a producer that marks blocks of zeros has not written these
     if (last - first) * blocks < 4 or last - first < found.group.convention.multiples[0]:
         return False
-    padded = found.group.name.endswith(VOCABULARIES)
-    return zero_byte != 0 or (not padded and last - first >= max(16, len(found.empty_row) // 4))
+    return zero_byte != 0 or is_long(found, first, last)
+
+
+def is_long(found: Measured, first: int, last: int) -> bool:
+    """Return True for more rows of zeros than weights have: the last rows may be padding, those of a head pruned."""
+    name, rows = found.group.name, len(found.empty_row)
+    ends = last == rows or name.endswith(HEADS)
+    return not name.endswith(VOCABULARIES) and last - first >= (max(LONG, rows // 4) if ends else LONG)
 
 
 def _tiny(found: Measured) -> bool:
@@ -187,7 +211,7 @@ def _constant_scales(found: Measured, blocks: int) -> str:
         inside = int(mask.sum()) * blocks
         outside = found.blocks - inside
         share = (found.scales[byte] - inside + 1) / (outside + 2)
-        for first, last in _runs(mask):
+        for first, last in runs(mask):
             count = (last - first) * blocks
             unlikely = count >= 8 and (last - first) * share**count * len(rows) < 1e-9 and share < 0.25
             if outside == 0:

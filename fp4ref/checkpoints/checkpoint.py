@@ -202,11 +202,23 @@ def _indexed(found: Checkpoint, index: dict[str, str], names: list[str]) -> list
     ]
     if extra and missing:
         found.complete = False
-    elif extra:
+    elif extra := [name for name in extra if not _is_copy(found, name, index)]:
         text = f"{listed(extra)}: of the same series as the indexed shards, not named by the index"
         found.problems.append(LintFinding("index", ERROR, tuple(extra), text))
         found.complete = False
     return present
+
+
+def _is_copy(found: Checkpoint, name: str, index: dict[str, str]) -> bool:
+    """Return True if the index names another home of every tensor of a file."""
+    if _leaves(found.path, name):
+        return False
+    try:
+        shard = opened(found.path / name, name)
+        READERS[Path(name).suffix.lower()](shard, head_only=True)
+    except FileError:
+        return False
+    return bool(shard.tensors) and all(name in index for name in shard.tensors)
 
 
 def _unindexed(found: Checkpoint, names: list[str]) -> list[str]:

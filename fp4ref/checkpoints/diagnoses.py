@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.checkpoints.access import Bytes, Floats, WeightPiece, decoded, pieces
+from fp4ref.checkpoints.access import Bytes, Floats, WeightPiece, decoded, element_values, pieces, scale_values
 from fp4ref.checkpoints.check_scales import Verdict
 from fp4ref.checkpoints.convention import Direction, ScaleWay
 from fp4ref.checkpoints.findings import ERROR
@@ -16,6 +16,7 @@ from fp4ref.checkpoints.scalars import numbers
 from fp4ref.layout import LINEAR, TILED_128X4
 
 LOSS = 4.0  # decibels below the reference that show a defect
+BLOCKS = 16  # of a row that tell its scales from other rows'
 SINGLE = 16  # bytes that count as damage where all others are right
 
 
@@ -35,7 +36,31 @@ def diagnosed(group: TensorGroup, original: Original, error: SquaredError, neede
         return "scale-layout", ERROR, group.parts["scales"].name, f"stored in layout {other.name}; {low}"
     if text := row_order(rows, values):
         return "row-order", ERROR, name, f"{text}; {low}"
+    if text := _order_of_parts(group, sample, rows):
+        return "row-order", ERROR, name, f"{text}; {low}"
     return _local(group, original, needed, name) or ("value-mismatch", ERROR, name, low)
+
+
+def _order_of_parts(group: TensorGroup, sample: WeightPiece, rows: Floats) -> str:
+    """Return the order of the rows of elements without their scales, or of scales alone; "" if there is none."""
+    width, blocks = group.convention.group_size, rows.shape[1] // max(group.convention.group_size, 1)
+    if sample.scales is None or not width or not blocks:
+        return ""
+    usable = rows[:, : blocks * width].reshape(len(rows), blocks, width)
+    largest = np.abs(usable).max(-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        even = np.nan_to_num(usable / largest[..., None]).reshape(len(rows), -1)
+        logs = [
+            np.nan_to_num(np.log(each), neginf=0) for each in (largest, scale_values(group)[sample.scales[:, :blocks]])
+        ]
+    elements = element_values(group.convention.element, sample.packed)[:, : blocks * width]
+    if text := row_order(even, elements):
+        return f"of the elements without their scales, {text}"
+    if blocks < BLOCKS:
+        return ""
+    centred = [each - each.mean(1, keepdims=True) for each in logs]
+    text = row_order(*centred)
+    return f"of the scales without their elements, {text}" if text else ""
 
 
 def _sqnr(rows: Floats, values: Floats) -> float:
