@@ -154,6 +154,10 @@ def _group_settings(found: Recognized) -> Iterator[LintFinding]:
         if not last:
             continue
         convention = last[0].convention
+        whole = found.config.algorithm
+        if found.configuration.ambiguous and whole not in {*EITHER, "dense", entry.format}:
+            text = f"format is {whole!r}, and {entry.format!r} in config_groups.{entry.name}"
+            yield finding("config", ERROR, [*found.config.files][:1], text)
         for key, needed in _settings(convention).items():
             value = entry.weights.get(key)
             if value is not None and value != needed:

@@ -19,8 +19,10 @@ from fp4ref.checkpoints.bounds import (
 from fp4ref.checkpoints.check_scales import Verdict, is_long, runs
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
 from fp4ref.checkpoints.measure import FEW, Measured
+from fp4ref.checkpoints.scalars import numbers
 from fp4ref.formats import FORMATS, grid
 
+LEAST = 1e-6  # below it are the scales that producers give zeros
 ENOUGH = 512  # elements from which a histogram means something
 ONE_SIDED = 0.35  # difference of both signs' histograms that no weight has
 
@@ -30,6 +32,9 @@ def judge_elements(found: Measured) -> Iterator[Verdict]:
     name = found.group.parts["codes"].name
     total = int(found.codes.sum())
     four = found.group.convention.bits == 4
+    if text := _foreign(found):
+        yield "unwritten", ERROR, name, text
+        return
     strange = _histogram(found, total)
     if strange:
         yield "code-histogram", WARNING, name, strange
@@ -52,8 +57,12 @@ def judge_elements(found: Measured) -> Iterator[Verdict]:
 
 def _repeated(found: Measured) -> str:
     """Return the evidence for rows of one repeated byte where the scales are numbers; "" if there is none."""
-    if found.group.convention.scale or found.group.columns < FEW or found.empty_row.all():
+    if found.group.convention.scale or found.group.columns < FEW:
         return ""
+    if found.empty_row.all():
+        scales = found.group.parts.get("scales")
+        ordinary = [value for value in numbers(scales) if LEAST < value < 1]
+        return f"every element is 0 under scales up to {max(ordinary):.3g}" if ordinary else ""
     for first, last in runs(found.empty_row):
         if is_long(found, first, last):
             return f"the elements of rows {first} to {last - 1} are 0"
@@ -62,6 +71,14 @@ def _repeated(found: Measured) -> str:
     if not len(rows) or len(rows) == found.group.rows:
         return ""
     return f"{len(rows)} rows, the first at {rows[0]}, are one repeated byte, 0x{found.constant_code[rows[0]]:02X}"
+
+
+def _foreign(found: Measured) -> str:
+    """Return the evidence for rows of other numbers' bytes; "" if there is none."""
+    for first, last in runs(found.float_row):
+        if last - first > 1:
+            return f"the bytes of rows {first} to {last - 1} are those of floating-point numbers, which are no elements"
+    return ""
 
 
 def _histogram(found: Measured, total: int) -> str:

@@ -16,6 +16,7 @@ LAYERS = re.compile(r"((?:language_model\.)?(?:model\.)?(?:language_model\.)?lay
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.+)")
 BESIDE = ("norm.weight", ".gate.weight", ".router.weight", "bias")  # in high precision, beside quantized modules
+DIFFERENT = ("block_configs", "hybrid_override_pattern", "attn_layer_period", "attn_layer_indices")  # of layers
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -265,12 +266,24 @@ def _missing_beside(found: Recognized) -> Iterator[LintFinding]:
         more = [other - names for other in layers.values() if other > names]
         alone = sum(other == names for other in layers.values()) == 1
         least = min(more, key=len, default=set())
-        if alone and all(name.endswith(BESIDE) for name in least):
+        whole = _is_a_module(found, f"{prefix}.{number}", least, names)
+        if alone and (whole or all(name.endswith(BESIDE) for name in least)):
             missing += [
                 each for name in sorted(least) if (each := f"{prefix}.{number}.{name}") not in found.checkpoint.lost
             ]
     if missing:
         yield finding("missing-tensor", ERROR, missing, "not stored; a layer with the same other names has it")
+
+
+def _is_a_module(found: Recognized, layer: str, names: Collection[str], others: Collection[str]) -> bool:
+    """Return True for all names of one module, where no declaration gives layers other modules."""
+    modules = {name.partition(".")[0] for name in names}
+    if modules & {name.partition(".")[0] for name in others}:
+        return False
+    kinds = found.config.geometry.get("layer_types")
+    alike = not isinstance(kinds, list) or len({*map(str, kinds)}) < 2
+    alike = alike and not any(key in found.config.geometry for key in DIFFERENT)
+    return alike and len(modules) == 1 and not found.config.ignores(f"{layer}.{modules.pop()}")
 
 
 def _missing_names(found: Recognized) -> Iterator[LintFinding]:

@@ -25,6 +25,7 @@ MANY = 16  # bytes that no damage of single ones explains
 VOCABULARIES = ("lm_head", "embed_tokens", "output", "token_embd")  # matrices that are padded with rows of zeros
 HEADS = ("q_proj", "k_proj", "v_proj", "qkv", "qkv_proj", "attn_q", "attn_k", "attn_v")  # whose rows are heads
 CODES = 128.0  # the code of 448 as a number of E4M3
+DEAD = 4  # rows of zeros, one after the other, that are no dead neurons
 LONG = 16  # rows of zeros between others that no weight has
 USUAL, WILD = 2.0**10, 2.0**20  # amaxes that weights have, and that none has
 Verdict = tuple[str, str, str, str]  # code, severity, name of the tensor, message
@@ -160,7 +161,7 @@ def _unwritten(found: Measured) -> tuple[str, str] | None:
             return "scales", f"scales and elements of rows {first} to {last - 1} are 0"
     if group.convention.zero_block is not None:
         for first, last in runs(empty & (scale != zero_byte) & (scale != 0)):
-            if (last - first) * blocks >= 4 and not _tiny(found):
+            if last - first >= DEAD and (last - first) * blocks >= 4 and not _tiny(found):
                 text = f"the elements of rows {first} to {last - 1} are 0 under scales that are not those of zeros"
                 return "codes", text
     one = int(found.codes.max()) > 0.999 * int(found.codes.sum())  # of the whole tensor, which the histogram tells

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from fp4ref.checkpoints.check_presence import has_no_matrix, numberless
 from fp4ref.checkpoints.convention import CONVENTIONS, FLOATS, Convention, declared_layout, square_grid
 from fp4ref.checkpoints.findings import ERROR, LintFinding, finding
+from fp4ref.checkpoints.fitting import declared_format
 from fp4ref.checkpoints.groups import BIASES, Recognized, TensorGroup
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.files.tensors import DTYPES
@@ -108,15 +109,30 @@ def _complaints(found: Recognized, group: TensorGroup) -> Iterator[Complaint]:
             yield "shape", name, f"{getattr(convention, name).suffix} has shape {[*tensor.shape]}: need one number"
     if not group.complete:
         return
+    yield from _declared_sizes(found, group, shape)
+
+
+def _declared_sizes(found: Recognized, group: TensorGroup, shape: list[Complaint]) -> Iterator[Complaint]:
+    """Yield declared block sizes that are not the stored one. shape: what is wrong with the stored shapes."""
+    convention, codes = group.convention, group.parts.get("codes")
     size = group.facts.get("block_size")
     if isinstance(size, int) and convention.block[1] and size != convention.block[1]:
+        if _is_of_another(found, group, declared_format(group.facts), size):
+            return
         yield "group-size", "codes", f"the metadata declares blocks of {size}: stored are {convention.block[1]}"
     elif not shape and _declares_blocks(group) and (codes is None or codes.dtype in convention.codes.dtypes):
         declared = found.config.group_size_of(group.module)
-        if declared and declared != convention.block[1]:
+        other = found.config.of(group.module) or ""
+        if declared and declared != convention.block[1] and not _is_of_another(found, group, other, declared):
             yield "group-size", "codes", f"blocks of {declared} are declared: stored are {convention.block[1]}"
     if found.config.block and convention.block[0] > 1 and not shape and found.config.block != convention.block:
         yield "group-size", "codes", f"blocks of {found.config.block} are declared: stored are {convention.block}"
+
+
+def _is_of_another(found: Recognized, group: TensorGroup, algorithm: str, size: int) -> bool:
+    """Return True if a declared block size is that of another declared format, which is the contradiction."""
+    named = [each for each in found.members if each.declares(algorithm)]
+    return group.convention not in named and any(each.group_size == size for each in named)
 
 
 def _lacks_rows(found: Recognized, group: TensorGroup) -> bool:
@@ -140,6 +156,9 @@ def _code_shape(group: TensorGroup) -> Iterator[Complaint]:
     codes = group.parts.get("codes")
     if codes is not None and not group.shape:
         yield "shape", "codes", f"{group.convention.codes.suffix} has {len(codes.shape)} dimensions: need at least 2"
+    elif codes is not None and group.convention.split and len(codes.shape) <= len(_scales_of(group)):
+        text = f"{group.convention.codes.suffix} has shape {[*codes.shape]}"
+        yield "shape", "codes", f"{text}: need an axis of blocks, beside scales of shape {[*_scales_of(group)]}"
     elif codes is not None and group.convention.split and _stored_block(group, codes) != group.convention.block[1]:
         text = f"blocks of {_stored_block(group, codes)} elements are stored: need {group.convention.block[1]}"
         yield "group-size", "codes", text
@@ -148,6 +167,11 @@ def _code_shape(group: TensorGroup) -> Iterator[Complaint]:
         if group.rows % high or group.columns % wide:
             text = f"{group.convention.codes.suffix} has {group.rows} rows and {group.columns} columns"
             yield "shape", "codes", f"{text}: need multiples of {high} and {wide}"
+
+
+def _scales_of(group: TensorGroup) -> tuple[int, ...]:
+    """Return the shape of a group's stored scales; () if there are none."""
+    return group.parts["scales"].shape if "scales" in group.parts else ()
 
 
 def _stored_block(group: TensorGroup, codes: StoredTensor) -> int:

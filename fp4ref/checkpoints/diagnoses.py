@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,10 +32,9 @@ def diagnosed(group: TensorGroup, original: Original, error: SquaredError, neede
     if order := column_order(rows, values, group.convention.packing if group.convention.bits == 4 else None):
         code, text = order
         return code, ERROR, name, f"{text}; {low}"
-    moved = _moved_scales(group, sample)
-    if moved is not None and _sqnr(rows, moved) >= needed:
-        other = TILED_128X4 if group.layout == LINEAR else LINEAR
-        return "scale-layout", ERROR, group.parts["scales"].name, f"stored in layout {other.name}; {low}"
+    for layout, moved in _moved_scales(group, sample):
+        if _sqnr(rows, moved) >= needed:
+            return "scale-layout", ERROR, group.parts["scales"].name, f"stored in layout {layout}; {low}"
     if text := row_order(rows, values):
         return "row-order", ERROR, name, f"{text}; {low}"
     if text := _order_of_parts(group, sample, rows):
@@ -83,17 +84,21 @@ def _by_factor(group: TensorGroup, error: SquaredError, name: str, low: str) -> 
     return "value-factor", ERROR, name, f"all values are the source's times {error.factor:.6g}; {low}"
 
 
-def _moved_scales(group: TensorGroup, sample: WeightPiece) -> Floats | None:
-    """Return the values of a piece with its scales read in the other layout, where both have one shape."""
+def _moved_scales(group: TensorGroup, sample: WeightPiece) -> Iterator[tuple[str, Floats]]:
+    """Yield the values of a piece with its scales read in other layouts that have the same shape, by their names."""
     scales = sample.scales
     if scales is None or scales.shape[0] % 128 or scales.shape[1] % 4 or group.convention.struct:
-        return None
-    moved: Bytes = (
-        TILED_128X4.to_linear(np.ascontiguousarray(scales), *scales.shape)
-        if group.layout == LINEAR
-        else TILED_128X4.from_linear(scales).reshape(scales.shape)
+        return
+    tiled, untiled = f"{TILED_128X4.name} on top of the declared one", f"{LINEAR.name}, untiled once too often"
+    once = TILED_128X4.to_linear(np.ascontiguousarray(scales), *scales.shape)
+    back: Bytes = TILED_128X4.from_linear(scales).reshape(scales.shape)
+    twice = TILED_128X4.to_linear(np.ascontiguousarray(once), *scales.shape)
+    linear = group.layout == LINEAR
+    names = (
+        (TILED_128X4.name, untiled, f"{TILED_128X4.name}, twice") if linear else (tiled, LINEAR.name, f"{tiled}, twice")
     )
-    return decoded(group, sample._replace(scales=moved))
+    for name, moved in zip(names, (once, back, twice), strict=True):
+        yield name, decoded(group, sample._replace(scales=moved))
 
 
 def _local(group: TensorGroup, original: Original, needed: float, name: str) -> Verdict | None:

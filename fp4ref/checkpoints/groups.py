@@ -165,7 +165,13 @@ def _family(checkpoint: Checkpoint, config: QuantizationConfig, chosen: str | No
         }
         if seen and types & CODED:
             return family, [f"{', '.join(sorted(seen))} in the metadata or the names of tensors"]
-    return _by_names(checkpoint, config) or _by_scales(checkpoint)
+    named = _by_names(checkpoint, config)
+    if named is not None:
+        return named
+    family, evidence = _by_scales(checkpoint)
+    if config.family and not (family and _holds_elements_of(checkpoint, family)):
+        return config.family, [f"declared in {' and '.join(config.files) or 'config.json'}"]
+    return family, evidence
 
 
 def _by_names(checkpoint: Checkpoint, config: QuantizationConfig) -> tuple[str, list[str]] | None:
@@ -179,9 +185,19 @@ def _by_names(checkpoint: Checkpoint, config: QuantizationConfig) -> tuple[str, 
         return best, [
             f"{votes[best]} tensors have names that only {best} uses, and none has one of {config.family}'s scales"
         ]
-    if config.family:
+    if config.family and _holds_elements_of(checkpoint, config.family):
         return config.family, [f"declared in {' and '.join(config.files) or 'config.json'}"]
     return None
+
+
+def _holds_elements_of(checkpoint: Checkpoint, family: str) -> bool:
+    """Return True if some tensor has the name and the type of a family's elements."""
+    roles = [each.codes for each in families()[family]]
+    return any(
+        tensor.dtype in role.dtypes and name.endswith(role.suffix)
+        for name, tensor in checkpoint.tensors.items()
+        for role in roles
+    )
 
 
 def _has_scales_of(checkpoint: Checkpoint, family: str) -> bool:

@@ -101,7 +101,8 @@ def _compare(
     if best is not None:
         facts["reference_sqnr_db"], facts["closest_spec"] = round(best.decibels, 2), best.spec
         facts["differing_bytes"] = best.differing
-    if best is not None and best.differing <= SINGLE:
+    single = _single(group)
+    if best is not None and best.differing <= single:
         if best.far:
             text = (
                 f"{best.differing} bytes are not those that {best.spec} gives, and {best.far} elements not the nearest"
@@ -111,10 +112,15 @@ def _compare(
     needed = best.decibels - LOSS if best is not None else bounds.least_decibels(group.convention.element)
     if error.decibels >= needed or not error.source:
         count = sum(_astray(group, original.read(piece), piece) for piece in pieces(group))
-        if 0 < count <= RARE:
+        if 0 < count <= max(RARE, single // 2):
             yield "bit-damage", WARNING, name, f"{count} elements are far from the source's, all others are the nearest"
         return
     yield diagnosed(group, original, error, needed, name)
+
+
+def _single(group: TensorGroup) -> int:
+    """Return the number of bytes that count as damage where all others are right."""
+    return max(SINGLE, group.matrices * group.rows * group.columns // 1000)
 
 
 @dataclass
@@ -213,7 +219,7 @@ def _reproduced(group: TensorGroup, original: Original, candidate: SourceCandida
         rows = original.read(piece)
         made, data, scales = _made(rows, candidate)
         different = _different(data, scales, piece, group)
-        if 0 < different <= SINGLE:
+        if 0 < different <= _single(group):
             expected = piece._replace(packed=data[:, : piece.packed.shape[1]], scales=scales)
             far += _far(group, rows, piece, expected)
         differing += different

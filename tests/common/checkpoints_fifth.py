@@ -13,6 +13,7 @@ from checkpoints_defects import DOWN, UP, defect, edit, retype, shard_path
 from checkpoints_fourth import DEFECTS
 
 FIRST = len(DEFECTS)
+IGNORED = ["lm_head"]
 
 
 @defect("deepseek-fp8", "duplicate-tensor", "model-00003")
@@ -95,6 +96,68 @@ def rows_moved_without_their_scales(e):
 @defect("modelopt-nvfp4", "row-order", f"{DOWN}.weight", source=True)
 def scales_moved_without_their_rows(e):
     edit(e, f"{DOWN}.weight_scale", lambda a: a.__setitem__(..., np.roll(a, 5, 0)))
+
+
+# Kinds that an outside author's trial showed to be missed
+
+
+@defect("compressed-nvfp4", "missing-tensor", "model.layers.1.self_attn")
+def a_layer_without_its_attention(e):
+    e.drop(*[name for name in e.tensors if name.startswith("model.layers.1.self_attn.")])
+
+
+@defect("compressed-nvfp4", "config", "config.json")
+def another_format_above_the_groups(e):
+    e.config["quantization_config"]["format"] = "float-quantized"
+
+
+@defect("compressed-nvfp4", "unwritten", f"{UP}.weight_packed")
+def rows_of_floats_where_elements_are(e):
+    floats = np.random.default_rng(4).normal(0, 0.02, (100, 16)).astype(np.float32)
+    edit(e, f"{UP}.weight_packed", lambda a: a.__setitem__(slice(100, 200), floats.view(np.uint8)))
+
+
+@defect("deepseek-fp8", "unwritten", f"{UP}.weight")
+def elements_of_zero_under_ordinary_scales(e):
+    edit(e, f"{UP}.weight", lambda a: a.fill(0))
+
+
+@defect("compressed-nvfp4", "bit-damage", f"{UP}.weight_packed", source=True)
+def thirty_flipped_bits(e):
+    rng = np.random.default_rng(6)
+
+    def change(a: Any) -> None:
+        for place in rng.choice(a.size, 30, replace=False):
+            a.reshape(-1)[place] ^= rng.choice([0x40, 0x04])
+
+    edit(e, f"{UP}.weight_packed", change)
+
+
+@defect("gpt-oss", "shape", "down_proj_blocks")
+def no_axis_of_blocks(e):
+    name = "model.layers.0.mlp.experts.down_proj_blocks"
+    retype(e, name, "U8", lambda a: a.reshape(*a.shape[:2], -1))
+
+
+@defect("modelopt-nvfp4", "scale-nan", f"{UP}.weight_scale")
+def the_blocks_of_a_dead_neuron(e):
+    edit(e, f"{UP}.weight", lambda a: a.__setitem__(17, 0))
+    edit(e, f"{UP}.weight_scale", lambda a: a.__setitem__(17, 0x7F))
+
+
+@defect("modelopt-nvfp4", "config", "config.json")
+def the_method_of_another_writer(e):
+    e.hf = None
+    e.config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "ignore": IGNORED,
+    }
+
+
+@defect("mlx-nvfp4", "config", "config.json")
+def another_mode_and_its_size(e):
+    e.config["quantization"] |= {"mode": "mxfp4", "group_size": 32}
 
 
 def fifth() -> list[Any]:
