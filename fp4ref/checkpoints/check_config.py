@@ -11,11 +11,13 @@ from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT, SECTION
 from fp4ref.checkpoints.convention import FLOATS, families
 from fp4ref.checkpoints.declared import LINEAR_CLASSES, QuantizationConfig
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
+from fp4ref.checkpoints.float_scales import part_of
 from fp4ref.checkpoints.fitting import declared_bits, declared_format
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.formats import FORMATS
 
 BLOCKWISE = {"group", "tensor_group"}  # strategies whose scales are for blocks of a row
+PARTS = {"tensor": "tensor", "channel": "row", "block": "square"}  # of a weight, by the strategies for float scales
 EITHER = {"mixed_precision", "mixed-precision", ""}  # algorithms that name no single format
 
 
@@ -40,6 +42,7 @@ def check_config(found: Recognized) -> Iterator[LintFinding]:
             f"{why}, but {example} is stored as {groups[0].convention.name}",
         )
     yield from _group_settings(found)
+    yield from _incomplete(found)
     yield from _untargeted(found)
     yield from _unquantized_layers(found)
     yield from _element(found)
@@ -169,6 +172,11 @@ def _group_settings(found: Recognized) -> Iterator[LintFinding]:
             text = f"config_groups.{entry.name} has no input_activations, but {len(scaled)} input scales are stored"
             yield finding("config", WARNING, [next(iter(found.config.files)), *scaled], text)
         strategy = entry.weights.get("strategy")
+        part = PARTS.get(str(strategy))
+        stored = {_part(group) for group in last} - {"", part}
+        if part and stored:
+            text = f"config_groups.{entry.name}.weights.strategy is {strategy!r}; stored is a scale for each"
+            yield finding("config", ERROR, [*found.config.files][:1], f"{text} {' or '.join(sorted(stored))}")
         if strategy is not None and convention.scale and strategy not in BLOCKWISE:
             text = f"config_groups.{entry.name}.weights.strategy is {strategy!r}; stored is {convention.name}"
             yield finding("config", ERROR, [*found.config.files][:1], f"{text}: need one of groups")
@@ -184,6 +192,28 @@ def _group_settings(found: Recognized) -> Iterator[LintFinding]:
             "targets of groups with different formats match these modules; consumers that take the first mistype them"
         )
         yield finding("config", WARNING, [*found.config.files, *twice], text)
+
+
+def _incomplete(found: Recognized) -> Iterator[LintFinding]:
+    """Yield declarations that lack what a loader needs to know."""
+    config, files = found.config, found.config.files
+    if not found.groups or not files or found.configuration.own:
+        return
+    if found.configuration.ambiguous and not config.groups:
+        yield finding("config", ERROR, [*files][:1], "config_groups has no entry, so that no module is quantized")
+    if HF_QUANT in files and not files[HF_QUANT].get("quant_algo"):
+        yield finding("config", ERROR, [HF_QUANT], "no quant_algo is declared, but modules are quantized")
+    static = files.get(CONFIG, {}).get("activation_scheme") == "static"
+    if static and not any("input_scale" in group.parts for group in found.groups):
+        yield finding("config", ERROR, [CONFIG], "activation_scheme is 'static', but no input scale is stored")
+
+
+def _part(group: TensorGroup) -> str:
+    """Return "row" or "square" if a weight has several float scales, each for that part of it; else ""."""
+    scales = group.parts.get("scales")
+    if group.convention.scale or scales is None or not group.shape or scales.size <= group.matrices:
+        return ""
+    return part_of(group.convention.block, scales.size, group.shape)
 
 
 def _untargeted(found: Recognized) -> Iterator[LintFinding]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
+from fp4ref.checkpoints import bounds
 from fp4ref.checkpoints.access import codes_of, padding_bytes, pieces
 from fp4ref.checkpoints.bounds import (
     always_reached,
@@ -23,6 +25,8 @@ from fp4ref.checkpoints.scalars import numbers
 from fp4ref.formats import FORMATS, grid
 
 LEAST = 1e-6  # below it are the scales that producers give zeros
+NARROW, NORMAL = 1.05, 1.4  # octaves, the standard deviation of a uniform distribution's logarithms is 1.44
+MANY_CODES = 48  # different codes, of which weights of few values have less
 ENOUGH = 512  # elements from which a histogram means something
 ONE_SIDED = 0.35  # difference of both signs' histograms that no weight has
 
@@ -40,6 +44,9 @@ def judge_elements(found: Measured) -> Iterator[Verdict]:
         yield "code-histogram", WARNING, name, strange
         return
     if not four:
+        if text := _uniform(found, total):
+            yield "unwritten", ERROR, name, text
+            return
         nan = int(found.codes[nan_codes(found.group.convention.element)].sum())
         if nan:
             yield "element-nan", ERROR, name, f"{nan} of {total} elements are NaN or infinite"
@@ -93,12 +100,36 @@ def _histogram(found: Measured, total: int) -> str:
     largest = int(found.codes.argmax())
     if found.codes[largest] > 0.999 * total and largest % sign:
         return f"{found.codes[largest]} of {total} elements have code {largest}"
+    if sign > 8 and (spread := _spread(found)) < NARROW:
+        return f"magnitudes vary by {spread:.2f} octaves, those of weights by {NORMAL} and more: another format's codes"
     apart = float(np.abs(positive - negative).sum() / used)
     if apart > max(ONE_SIDED, 6 / np.sqrt(used) * np.sqrt(len(positive))):
         side = "positive" if positive.sum() > negative.sum() else "negative"
         share = max(positive.sum(), negative.sum()) / used
         return f"{share:.0%} of the elements are {side}, and the histograms of both signs differ by {apart:.0%}"
     return ""
+
+
+def _uniform(found: Measured, total: int) -> str:
+    """Return the evidence that elements of eight bits are bytes of anything; "" if there is none."""
+    form = FORMATS[found.group.convention.element]
+    step = 1 << form.mantissa_bits
+    by_exponent = np.add.reduceat(
+        found.codes[: form.sign_bit] + found.codes[form.sign_bit :], range(0, form.sign_bit, step)
+    )
+    if total < ENOUGH * len(by_exponent) // 4 or by_exponent.min() < total / (2 * len(by_exponent)):
+        return ""
+    return f"all {len(by_exponent)} exponents are as frequent as each other, NaN included: these are no elements"
+
+
+def _spread(found: Measured) -> float:
+    """Return the standard deviation of the magnitudes' logarithms, in octaves; infinite if that says nothing."""
+    values = bounds.values(found.group.convention.element)
+    known = np.flatnonzero(np.isfinite(values) & (values != 0) & (found.codes > 0))
+    if len(known) < MANY_CODES or found.codes[known].max() > found.codes.sum() / 10:  # or cut off at the largest
+        return math.inf
+    logs, counts = np.log2(np.abs(values[known])), found.codes[known]
+    return float(np.sqrt(np.average((logs - np.average(logs, weights=counts)) ** 2, weights=counts)))
 
 
 def _narrow_range(found: Measured, name: str, total: int) -> Iterator[Verdict]:

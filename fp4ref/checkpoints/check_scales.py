@@ -159,11 +159,8 @@ def _unwritten(found: Measured) -> tuple[str, str] | None:
     for first, last in runs((scale == 0) & empty):
         if _is_never_written(found, first, last, zero_byte, blocks):
             return "scales", f"scales and elements of rows {first} to {last - 1} are 0"
-    if group.convention.zero_block is not None:
-        for first, last in runs(empty & (scale != zero_byte) & (scale != 0)):
-            if last - first >= DEAD and (last - first) * blocks >= 4 and not _tiny(found):
-                text = f"the elements of rows {first} to {last - 1} are 0 under scales that are not those of zeros"
-                return "codes", text
+    if text := _bare(found, zero_byte, blocks):
+        return "codes", text
     one = int(found.codes.max()) > 0.999 * int(found.codes.sum())  # of the whole tensor, which the histogram tells
     constant = (code >= 0) & ~empty & (scale < 0) & (not one)
     for first, last in runs(constant):
@@ -172,6 +169,23 @@ def _unwritten(found: Measured) -> tuple[str, str] | None:
             return "codes", text
     text = _constant_scales(found, blocks)
     return ("scales", text) if text else None
+
+
+def _bare(found: Measured, zero_byte: int, blocks: int) -> str:
+    """Return the evidence for elements of zero under scales that are not those of zeros; "" if there is none."""
+    group, scale, empty = found.group, found.constant_scale, found.empty_row
+    marked = group.convention.zero_block is not None and not _tiny(found)
+    for first, last in runs(empty & (scale != zero_byte) & (scale != 0)) if marked else ():
+        if last - first >= DEAD and (last - first) * blocks >= 4:
+            return f"the elements of rows {first} to {last - 1} are 0 under scales that are not those of zeros"
+    for first, last in runs(empty):
+        if last - first >= DEAD and (scale[first:last] < 0).mean() > 0.5:
+            return f"the elements of rows {first} to {last - 1} are 0 under scales that vary"
+    form, counts = FORMATS[group.convention.scale], found.zeros.copy()
+    counts[[*zero_scales(group.convention.scale), *range(first_normal(form) if form.mantissa_bits else 2)]] = 0
+    if counts.sum() > max(DEAD * blocks, found.blocks // 64) and np.count_nonzero(counts) > 2:
+        return f"the elements of {int(counts.sum())} blocks are 0 under scales that are not those of zeros"
+    return ""
 
 
 def _is_zero(found: Measured, matrix: int) -> bool:
@@ -186,7 +200,7 @@ def _is_never_written(found: Measured, first: int, last: int, zero_byte: int, bl
         return zero_byte != 0  # a producer that marks blocks of zeros has not written these
     if (last - first) * blocks < 4 or last - first < found.group.convention.multiples[0]:
         return False
-    return zero_byte != 0 or is_long(found, first, last)
+    return (zero_byte != 0 and last - first >= DEAD) or is_long(found, first, last)
 
 
 def is_long(found: Measured, first: int, last: int) -> bool:
@@ -218,7 +232,8 @@ def _constant_scales(found: Measured, blocks: int) -> str:
             if outside == 0:
                 never = signed or byte == ONE
                 unlikely = never and count >= 64 and len(np.flatnonzero(found.codes)) > 10
-            if unlikely and (signed or not outside or abs(_median(found, byte) - byte) >= 8):
+            set_to_one = byte == ONE and last - first >= LONG
+            if unlikely and (signed or not outside or set_to_one or abs(_median(found, byte) - byte) >= 8):
                 return f"the scales of rows {first} to {last - 1} are all 0x{byte:02X}, which hardly occurs elsewhere"
     return ""
 
@@ -294,6 +309,14 @@ def judge_float_scales(group: TensorGroup) -> Iterator[Verdict]:
             yield "scale-nan", ERROR, tensor.name, f"{int((stored == 255).sum())} exponent bytes are NaN"
         elif stored.size and stored.max() <= 3:
             yield "scale-value-cast", ERROR, tensor.name, "every exponent byte is at most 3: numbers rounded into bytes"
+        elif stored.size:
+            exponents = stored.astype(int)
+            far = abs(exponents - int(np.median(exponents))) >= FAR if len(exponents) > RARE else exponents >= ONE + FAR
+            if 0 < far.sum() <= min(RARE, len(exponents) - 1):
+                text = (
+                    f"{far.sum()} exponent bytes are far from the others, of median 0x{int(np.median(exponents)):02X}"
+                )
+                yield "bit-damage", WARNING, tensor.name, text
 
 
 def _wild(group: TensorGroup, tensor: StoredTensor) -> Iterator[Verdict]:

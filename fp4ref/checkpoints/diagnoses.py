@@ -19,6 +19,7 @@ from fp4ref.layout import LINEAR, TILED_128X4
 
 LOSS = 4.0  # decibels below the reference that show a defect
 BLOCKS = 16  # of a row that tell its scales from other rows'
+FEW, ROWS = 8, 1024  # wrong rows that are looked into: at least, and at most
 SINGLE = 16  # bytes that count as damage where all others are right
 
 
@@ -105,8 +106,9 @@ def _local(group: TensorGroup, original: Original, needed: float, name: str) -> 
     """Return rows or single blocks that are wrong, if all others are right."""
     good = SquaredError()
     width = group.convention.group_size or group.columns
-    bad_blocks, blocks = 0, 0
+    bad_blocks, blocks, kept = 0, 0, 0
     bad_rows: list[NDArray[np.bool_]] = []
+    samples: list[tuple[Floats, Floats]] = []
     for piece in pieces(group):
         rows, values = original.read(piece), decoded(group, piece)
         usable = rows.shape[1] // width * width
@@ -115,12 +117,32 @@ def _local(group: TensorGroup, original: Original, needed: float, name: str) -> 
         good.add(a[~wrong], b[~wrong])
         bad_blocks, blocks = bad_blocks + int(wrong.sum()), blocks + wrong.size
         bad_rows.append(wrong.mean(1) > 0.5)
-    count = int(np.concatenate(bad_rows).sum())
-    if good.decibels < needed or bad_blocks > 0.3 * blocks:
+        if kept < ROWS:
+            samples.append((rows[bad_rows[-1]][: ROWS - kept], values[bad_rows[-1]][: ROWS - kept]))
+            kept += len(samples[-1][0])
+    every = np.concatenate(bad_rows)
+    count = int(every.sum())
+    if good.decibels < needed or bad_blocks > 0.6 * blocks:
         return None
     if bad_blocks <= max(SINGLE, blocks // 1000):
         return "bit-damage", ERROR, name, f"{bad_blocks} of {blocks} blocks are not the source's, all others are"
-    if count:
-        first = int(np.flatnonzero(np.concatenate(bad_rows))[0])
-        return "value-mismatch", ERROR, name, f"{count} rows from row {first} on are not the source's, the others are"
+    where = f"{count} rows from row {int(np.flatnonzero(every)[0])} on" if count else ""
+    if count >= FEW:
+        code, text = _of_rows(group, *(np.concatenate(each) for each in zip(*samples, strict=True)), needed)
+        if code:
+            return code, ERROR, name, f"in {where}, {text}"
+    if count and bad_blocks <= 0.3 * blocks:
+        return "value-mismatch", ERROR, name, f"{where} are not the source's, the others are"
     return None
+
+
+def _of_rows(group: TensorGroup, rows: Floats, values: Floats, needed: float) -> tuple[str, str]:
+    """Return the code and the words for what explains some wrong rows; empty if nothing does."""
+    error = SquaredError()
+    error.add(rows, values)
+    if error.scaled >= needed and abs(error.factor - 1) > 0.01:
+        return "value-factor", f"all values are the source's times {error.factor:.6g}"
+    if order := column_order(rows, values, group.convention.packing if group.convention.bits == 4 else None):
+        return order
+    text = "" if group.matrices > 1 else row_order(rows, values)  # experts that changed places are no order of rows
+    return ("row-order", text) if text else ("", "")
