@@ -11,8 +11,8 @@ from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT, SECTION
 from fp4ref.checkpoints.convention import FLOATS, families
 from fp4ref.checkpoints.declared import LINEAR_CLASSES, QuantizationConfig
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
-from fp4ref.checkpoints.float_scales import part_of
 from fp4ref.checkpoints.fitting import declared_bits, declared_format
+from fp4ref.checkpoints.float_scales import part_of
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.formats import FORMATS
 
