@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from fp4ref.checkpoints.check_elements import judge_elements, judge_padding, suspect_saturation
-from fp4ref.checkpoints.check_scales import Verdict, judge_float_scales, judge_scales
+from fp4ref.checkpoints.check_float_scales import judge_float_scales
+from fp4ref.checkpoints.check_scales import Verdict, cast_codes, judge_scales
 from fp4ref.checkpoints.check_shapes import sound
 from fp4ref.checkpoints.directions import check_directions
-from fp4ref.checkpoints.findings import WARNING, LintFinding, finding
+from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.checkpoints.in_processes import in_processes
 from fp4ref.checkpoints.measure import Measured, measure
@@ -64,6 +65,11 @@ def check_bytes(found: Recognized, step: Callable[[str], None], workers: int = 1
             measured.append(counts)
         for code, severity, name, message in verdicts:
             merged.setdefault((code, severity), []).append((name, message))
+    if cast := cast_codes(measured):
+        for entries in merged.values():
+            entries[:] = [entry for entry in entries if entry[0] not in cast]
+        text = "no block scale is above 128, in any tensor: codes of E4M3 converted as numbers"
+        merged["scale-value-cast", ERROR] = [(name, text) for name in cast]
     broken = {name for entries in merged.values() for name, _ in entries}
     intact = [each for each in measured if not broken & set(each.group.names)]
     for code, severity, name, message in suspect_saturation(intact):

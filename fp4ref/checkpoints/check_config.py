@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
+from fp4ref.checkpoints.check_metadata import check_metadata
 from fp4ref.checkpoints.check_shapes import sound
 from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT, SECTION
 from fp4ref.checkpoints.convention import FLOATS, families
 from fp4ref.checkpoints.declared import LINEAR_CLASSES, QuantizationConfig
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
-from fp4ref.checkpoints.fitting import declared_bits, declared_format
 from fp4ref.checkpoints.float_scales import part_of
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.formats import FORMATS
@@ -56,7 +55,7 @@ def check_config(found: Recognized) -> Iterator[LintFinding]:
     if repeated and fits and repeated != record:
         text = f"{found.configuration.section} and {SECTION} declare different things"
         yield finding("config", WARNING, [CONFIG], text)
-    yield from _metadata(found)
+    yield from check_metadata(found)
 
 
 def _family(found: Recognized) -> Iterator[LintFinding]:
@@ -264,55 +263,3 @@ def _unquantized_layers(found: Recognized) -> Iterator[LintFinding]:
     undeclared = [group.name for group in found.groups if group.module not in layers and "codes" in group.parts]
     if undeclared:
         yield finding("config", ERROR, undeclared, "quantized, but not listed in quantized_layers")
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _metadata(found: Recognized) -> Iterator[LintFinding]:
-    """Compare the attributes in a file's metadata with the stored tensors: torchao's and Comfy's."""
-    read = {found.configuration.listing, *found.configuration.marks}
-    read |= {f"{group.module}.weight" for group in found.groups}
-    texts = {key: text for key, text in found.checkpoint.metadata.items() if key in read and text[:1] in {"{", "["}}
-    torn = [key for key, text in texts.items() if not _is_json(text)]
-    if torn:
-        yield finding("config", ERROR, torn, "the entry of the metadata is not the JSON that it begins as")
-    else:
-        yield from _attributed(found)
-    wrong: dict[str, list[str]] = {}
-    for group in found.groups:
-        said, bits, element = declared_format(group.facts), declared_bits(group.facts), group.facts.get("elem_dtype")
-        known = any(each.declares(said) for each in found.members)
-        if said and known and not group.convention.declares(said):
-            wrong.setdefault(f"the metadata declares {said!r}: stored is {group.convention.name}", []).append(
-                group.name
-            )
-        elif bits and (bits != group.convention.bits or _is_other_element(group, element)):
-            text = f"the metadata declares {element!r}: stored is {group.convention.name}"
-            wrong.setdefault(text, []).append(group.name)
-    for text, names in wrong.items():
-        yield finding("config", ERROR, names, text)
-
-
-def _is_other_element(group: TensorGroup, declared: Any) -> bool:
-    """Return True if an element type such as "float8_e4m3fn" is not the stored one."""
-    named = next((each for each in FORMATS if f"_{each}" in str(declared)), "")
-    return bool(named) and named != group.convention.element
-
-
-def _attributed(found: Recognized) -> Iterator[LintFinding]:
-    """Compare the modules that a file's metadata has attributes of with those that are stored quantized."""
-    attributes = found.attributes()
-    tensors = (*found.checkpoint.tensors, *found.checkpoint.lost)
-    absent = [module for module in attributes if not any(name.startswith(module) for name in tensors)]
-    bare = [group.module for group in found.groups if attributes and not group.facts and group.complete]
-    if bare:
-        others = f", but {listed(absent)}" if absent else ""
-        yield finding("config", ERROR, bare, f"stored quantized, and the metadata does not list it{others}")
-    elif absent and found.checkpoint.complete and not found.configuration.listing:
-        yield finding("missing-tensor", ERROR, absent, "listed in the metadata, and nothing is stored")

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 
+from fp4ref.checkpoints import bounds
 from fp4ref.checkpoints.access import scale_values
 from fp4ref.checkpoints.bounds import first_normal, nan_codes, negative_codes, zero_scales
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
-from fp4ref.checkpoints.float_scales import EXPONENTS
-from fp4ref.checkpoints.groups import TensorGroup
 from fp4ref.checkpoints.measure import FEW, Measured
-from fp4ref.checkpoints.scalars import number_facts, numbers
-from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.checkpoints.stored_layout import zero_in_one_layout
 from fp4ref.formats import FORMATS
 
@@ -52,7 +48,7 @@ def judge_scales(found: Measured) -> Iterator[Verdict]:
     if negative:
         text = f"{negative} of {found.blocks} block scales have the sign set{_as_read(found)}"
         yield "scale-negative", ERROR, name, text
-    cast = _cast_codes(found) if signed else _cast(found)
+    cast = "" if signed else _cast(found)
     if cast:
         yield "scale-value-cast", ERROR, name, cast
         return
@@ -125,18 +121,19 @@ def _cast(found: Measured) -> str:
     return ""
 
 
-def _cast_codes(found: Measured) -> str:
-    """Return the evidence that the codes of scales were converted as numbers; "" if there is none.
+def cast_codes(measured: list[Measured]) -> list[str]:
+    """Return the names of all scales of E4M3 if they are codes that were converted as numbers; nothing if not.
 
-    The code of a tensor's largest scale, 0x7E of 448, becomes the number 128, and others 32 or more.
+    The code of the largest scale of a tensor, 0x7E for 448, becomes the number 128; a file of scales that were made of
+    their tensors' amaxes has larger ones.
     """
-    values = scale_values(found.group)[np.flatnonzero(found.scales[1:128]) + 1]
-    if found.blocks < 4 * FEW or "global_scale" not in found.group.parts or not len(values):
-        return ""
-    least, most = float(values.min()), float(values.max())
-    if most != CODES or least < CODES / 4:
-        return ""
-    return f"all of {found.blocks} block scales are from {least:g} to {most:g}: codes of E4M3 converted as numbers"
+    judged = [each for each in measured if each.group.convention.scale == "e4m3" and "scales" in each.group.parts]
+    judged = [each for each in judged if "global_scale" in each.group.parts and each.scales[1:127].any()]
+    total = sum((each.scales for each in judged), np.zeros(256, np.int64))
+    values = bounds.values("e4m3")[np.flatnonzero(total[1:127]) + 1]
+    if len(judged) < 2 or total.sum() < 4 * FEW or values.max() != CODES or values.min() < CODES / 8:
+        return []
+    return [each.group.parts["scales"].name for each in judged]
 
 
 def runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -284,46 +281,3 @@ def _zero_blocks(found: Measured, name: str) -> Iterator[Verdict]:
     elif found.group.convention.has_exponents and found.zeros[expected[0]] and found.odd_zeros:
         text = f"{found.odd_zeros} blocks of zeros have codes other than {expected[1]}"
         yield "producer-bytes", NOTE, name, f"{text}, which {found.group.convention.family} writes"
-
-
-def judge_float_scales(group: TensorGroup) -> Iterator[Verdict]:
-    """Check scales that are stored as numbers of floating-point type. Rules: CKP-9, CKP-14, CKP-16."""
-    tensor = group.parts.get("scales")
-    if tensor is None or (group.convention.scale and tensor.dtype in group.convention.scales.dtypes):  # type: ignore[union-attr]
-        return
-    found = number_facts(tensor)
-    text = f"{found.least:g} to {found.largest:g}, whole numbers: exponent bytes converted as numbers"
-    if group.convention.has_exponents and found.size:
-        role = group.convention.scales
-        if found.exponents and found.largest > 1:
-            yield "scale-value-cast", ERROR, tensor.name, text
-        else:
-            yield "dtype", ERROR, tensor.name, f"{tensor.dtype}, need {' or '.join(role.dtypes if role else ())}"
-    elif not group.convention.scale and group.convention.block[0] > 1 and found.usual_exponents:
-        yield "scale-value-cast", ERROR, tensor.name, text
-    if not group.convention.scale and found.largest * FORMATS[group.convention.element].max > WILD:
-        yield from _wild(group, tensor)
-    if not group.convention.scale and tensor.dtype in EXPONENTS:
-        stored = np.frombuffer(tensor.bytes(), np.uint8)
-        if (stored == 255).any():
-            yield "scale-nan", ERROR, tensor.name, f"{int((stored == 255).sum())} exponent bytes are NaN"
-        elif stored.size and stored.max() <= 3:
-            yield "scale-value-cast", ERROR, tensor.name, "every exponent byte is at most 3: numbers rounded into bytes"
-        elif stored.size:
-            exponents = stored.astype(int)
-            far = abs(exponents - int(np.median(exponents))) >= FAR if len(exponents) > RARE else exponents >= ONE + FAR
-            if 0 < far.sum() <= min(RARE, len(exponents) - 1):
-                text = (
-                    f"{far.sum()} exponent bytes are far from the others, of median 0x{int(np.median(exponents)):02X}"
-                )
-                yield "bit-damage", WARNING, tensor.name, text
-
-
-def _wild(group: TensorGroup, tensor: StoredTensor) -> Iterator[Verdict]:
-    """Yield single float scales that no weight has, beside others that weights have."""
-    top = FORMATS[group.convention.element].max
-    amaxes = np.array([value * top for value in numbers(tensor) if math.isfinite(value)])
-    wild = int((amaxes > WILD).sum())
-    if 0 < wild <= RARE and wild < len(amaxes) and (amaxes > USUAL).sum() == wild:
-        text = f"scales up to {amaxes.max() / top:.3g}, for amaxes up to {amaxes.max():.3g}; the others are at most"
-        yield "bit-damage", WARNING, tensor.name, f"{wild} {text} {amaxes[amaxes <= USUAL].max() / top:.3g}"

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from fp4ref.checkpoints.access import Bytes, Floats, WeightPiece, decoded, element_values, pieces, scale_values
 from fp4ref.checkpoints.check_scales import Verdict
+from fp4ref.checkpoints.checkpoint import Checkpoint
 from fp4ref.checkpoints.convention import Direction, ScaleWay
-from fp4ref.checkpoints.findings import ERROR
-from fp4ref.checkpoints.groups import TensorGroup
+from fp4ref.checkpoints.findings import ERROR, LintFinding, finding
+from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.checkpoints.originals import Original, SquaredError
 from fp4ref.checkpoints.permutations import column_order, row_order
 from fp4ref.checkpoints.scalars import numbers
@@ -146,3 +147,28 @@ def _of_rows(group: TensorGroup, rows: Floats, values: Floats, needed: float) ->
         return order
     text = "" if group.matrices > 1 else row_order(rows, values)  # experts that changed places are no order of rows
     return ("row-order", text) if text else ("", "")
+
+
+def judge_plain(found: Recognized, source: Checkpoint) -> Iterator[LintFinding]:
+    """Compare tensors in high precision bit for bit; where most differ, a method has changed them all."""
+    same = 0
+    damaged: list[str] = []
+    different: list[str] = []
+    for name, tensor in found.plain.items():
+        other = source.tensors.get(name)
+        if other is None or (other.dtype, other.shape) != (tensor.dtype, tensor.shape):
+            continue
+        wrong = 0
+        for begin in range(0, tensor.count, 1 << 24):
+            count = min(1 << 24, tensor.count - begin)
+            a, b = (np.frombuffer(each.bytes(begin, count), np.uint8) for each in (tensor, other))
+            wrong += int((a != b).sum())
+        same += not wrong
+        if wrong:
+            (damaged if wrong <= SINGLE and tensor.count > 8 * SINGLE else different).append(name)
+    if damaged and same > len(damaged):
+        yield finding("bit-damage", ERROR, damaged, "single bytes are not the source's")
+    if different and same > len(different):
+        yield finding(
+            "value-mismatch", ERROR, different, "not the source's, though other tensors in high precision are"
+        )

@@ -16,7 +16,7 @@ from fp4ref.checkpoints.access import Bytes, Floats, WeightPiece, codes_of, deco
 from fp4ref.checkpoints.check_bytes import readable
 from fp4ref.checkpoints.check_scales import RARE, Verdict
 from fp4ref.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from fp4ref.checkpoints.diagnoses import LOSS, SINGLE, diagnosed
+from fp4ref.checkpoints.diagnoses import LOSS, SINGLE, diagnosed, judge_plain
 from fp4ref.checkpoints.experts import with_each_expert
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
@@ -66,7 +66,7 @@ def check_source(
             merged.setdefault((code, severity), []).append((name, message))
     for (code, severity), entries in merged.items():
         yield finding(code, severity, [name for name, _ in entries], entries[0][1])
-    yield from _plain(found, source)
+    yield from judge_plain(found, source)
     source.require_unchanged()
     if others := [group.name for group in unnamed if group.name not in named]:
         yield f"source: cannot tell, no tensor has the name or the values of {listed(others)}"
@@ -276,28 +276,3 @@ def _astray(group: TensorGroup, rows: Floats, piece: WeightPiece) -> int:
     above = np.clip(np.searchsorted(grid, wanted), 1, len(grid) - 1)
     best = np.where(wanted - grid[above - 1] <= grid[above] - wanted, grid[above - 1], grid[above])
     return int((abs(kept - wanted) > 0.75 * abs(kept - best)).sum() - (kept == best).sum())
-
-
-def _plain(found: Recognized, source: Checkpoint) -> Iterator[LintFinding]:
-    """Compare tensors in high precision bit for bit; where most differ, a method has changed them all."""
-    same = 0
-    damaged: list[str] = []
-    different: list[str] = []
-    for name, tensor in found.plain.items():
-        other = source.tensors.get(name)
-        if other is None or (other.dtype, other.shape) != (tensor.dtype, tensor.shape):
-            continue
-        wrong = 0
-        for begin in range(0, tensor.count, 1 << 24):
-            count = min(1 << 24, tensor.count - begin)
-            a, b = (np.frombuffer(each.bytes(begin, count), np.uint8) for each in (tensor, other))
-            wrong += int((a != b).sum())
-        same += not wrong
-        if wrong:
-            (damaged if wrong <= SINGLE and tensor.count > 8 * SINGLE else different).append(name)
-    if damaged and same > len(damaged):
-        yield finding("bit-damage", ERROR, damaged, "single bytes are not the source's")
-    if different and same > len(different):
-        yield finding(
-            "value-mismatch", ERROR, different, "not the source's, though other tensors in high precision are"
-        )
