@@ -41,7 +41,7 @@ class DecodedDigest:
         if self.weight.block[1] % RUN:  # runs of several scales: each number is counted alone
             values = self.weight.decoded(piece).astype(np.float64) + 0.0
             values[np.isnan(values)] = np.nan
-            self.parts[1].update(values)
+            self.parts[1].update(values.tobytes())
             return
         factors = _factors(self.weight, piece)
         if self.weight.element == "e2m1":

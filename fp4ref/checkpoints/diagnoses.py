@@ -129,7 +129,8 @@ def _local(group: TensorGroup, original: Original, needed: float, name: str) -> 
         return "bit-damage", ERROR, name, f"{bad_blocks} of {blocks} blocks are not the source's, all others are"
     where = f"{count} rows from row {int(np.flatnonzero(every)[0])} on" if count else ""
     if count >= FEW:
-        code, text = _of_rows(group, *(np.concatenate(each) for each in zip(*samples, strict=True)), needed)
+        source, stored = (np.concatenate(each) for each in zip(*samples, strict=True))
+        code, text = _of_rows(group, source, stored, needed)
         if code:
             return code, ERROR, name, f"in {where}, {text}"
     if count and bad_blocks <= 0.3 * blocks:

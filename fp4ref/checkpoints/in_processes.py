@@ -19,6 +19,7 @@ from fp4ref.checkpoints.shards import Shard
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 THREADS = ("FP4REF_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # variables that limit threads
+AHEAD = 16  # parts of each process that may be done before one that takes long
 _begun: list[tuple[Callable[[Any], Any], Sequence[Any], Sequence[Shard]]] = []  # what the copies of this process do
 
 
@@ -42,10 +43,10 @@ def in_processes(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of the thread of a bar, which no copy uses
-            waiting = [pool.submit(_do, number) for number in range(min(2 * count, len(parts)))]
+            waiting = [pool.submit(_do, number) for number in range(min(AHEAD * count, len(parts)))]
         while done < len(parts):
             result, read = waiting.pop(0).result()
-            if (number := done + 2 * count) < len(parts):
+            if (number := done + AHEAD * count) < len(parts):
                 waiting.append(pool.submit(_do, number))
             done += 1
             for shard, more in zip(shards, read, strict=True):

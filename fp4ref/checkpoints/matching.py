@@ -41,9 +41,9 @@ def by_values(groups: Iterable[TensorGroup], source: Checkpoint) -> dict[str, St
             left.append(group)
     for group in left:
         usual = forms.get(numberless(group.name), Counter()).most_common(1)
-        tensor = source.tensors.get(_numbered(usual[0][0], group.name)) if usual else None
-        if tensor is not None and tensor.shape == group.shape and tensor not in found.values():
-            found[group.name] = tensor
+        likely = source.tensors.get(_numbered(usual[0][0], group.name)) if usual else None
+        if likely is not None and likely.shape == group.shape and likely not in found.values():
+            found[group.name] = likely
     return found
 
 
