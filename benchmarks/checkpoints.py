@@ -233,7 +233,10 @@ def ratios(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Return the ratios that the goals are about, each without the starts of both sides, by text."""
 
     def own(name: str) -> float:
-        base, starts = name.removesuffix(TWICE), 2 if name == f"quantize{TWICE}" else 1  # lint's workers are threads
+        base, starts = (
+            name.removesuffix(TWICE),
+            2 if name == f"quantize{TWICE}" else 1,
+        )  # lint's workers are copies of it
         return results[name]["processor"] - starts * results[f"{base}, start"]["processor"]
 
     found = {}

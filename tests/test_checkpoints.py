@@ -6,8 +6,12 @@ import json
 import math
 import os
 import re
+import signal
 import struct
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,7 @@ from hypothesis import strategies as st
 
 import checkpoints_corpus as corpus
 import checkpoints_defects as defects
+import checkpoints_fifth as fifth
 import checkpoints_fourth as fourth
 import checkpoints_third as third
 import checkpoints_unseen as unseen
@@ -31,6 +36,7 @@ from fp4ref.checkpoints import CONVENTIONS, Direction, ScaleWay, access, lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.gguf_header import read_gguf
 from fp4ref.checkpoints.groups import recognize
+from fp4ref.checkpoints.in_processes import in_processes
 from fp4ref.checkpoints.in_threads import in_threads
 from fp4ref.checkpoints.measure import measure
 from fp4ref.checkpoints.permutations import column_order, exchanged
@@ -55,7 +61,7 @@ MISSED = (  # defects of the third set that were not found at first, or with a s
 
 def marks_of(defect: Any) -> list[pytest.MarkDecorator]:
     """Return the mark of all but the first defect of each code, so that a run of the default tests takes seconds."""
-    if defect in fourth.fourth():
+    if defect in [*fourth.fourth(), *fifth.fifth()]:
         return []
     if defect in third.third():
         return [] if defect.name.partition(":")[2] in MISSED else [pytest.mark.release]
@@ -807,6 +813,71 @@ def test_several_workers_find_the_same(source: bool, tmp_path: Path) -> None:
     one, four = (lint(folder, source=high if source else None, workers=count).to_record() for count in (1, 4))
     assert one == four
     assert [each["code"] for each in one["findings"]] == ["scale-nan"]
+
+
+@pytest.mark.rule("CKP-30")
+def test_work_is_dealt_to_processes_a_part_at_a_time(tmp_path: Path) -> None:
+    folder = corpus.CLEAN["modelopt-nvfp4"]().write(tmp_path / "q")
+    shard = open_checkpoint(folder).shards[0]
+    begun = shard.read_bytes
+
+    def work(number: int) -> tuple[int, int]:
+        shard.read(0, 8)
+        if number == 0:  # the other process does the next ones meanwhile
+            wait_for(lambda: all((tmp_path / str(each)).exists() for each in range(1, 9)))
+        (tmp_path / str(number)).touch()
+        return number, os.getpid()
+
+    results = [*in_processes(work, range(12), 2, [shard])]
+    assert [number for number, _ in results] == [*range(12)]
+    of_first = [number for number, process in results if process == results[0][1]]
+    assert len({process for _, process in results}) == 2
+    assert os.getpid() not in {process for _, process in results}
+    assert not {*of_first} & {*range(1, 9)}
+    assert shard.read_bytes == begun + 12 * 8
+
+
+@pytest.mark.rule("CKP-30")
+def test_what_a_process_lost_is_done_again() -> None:
+    here = os.getpid()
+
+    def work(number: int) -> int:
+        if number == 3 and os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    assert [*in_processes(work, range(9), 2)] == [*range(9)]
+
+    def refused(number: int) -> int:
+        raise FileError("read", "a defect", "none", "CKP-1")
+
+    with pytest.raises(FileError, match="a defect"):
+        [*in_processes(refused, range(9), 2)]
+
+
+def test_no_process_outlives_its_parent(tmp_path: Path) -> None:
+    script = f"""
+import os, sys, time
+from pathlib import Path
+from fp4ref.checkpoints.in_processes import in_processes
+def work(number):
+    Path({str(tmp_path)!r}, str(os.getpid())).touch()
+    time.sleep(60)
+[*in_processes(work, range(4), 2)]
+"""
+    with subprocess.Popen([sys.executable, "-c", script]) as process:
+        wait_for(lambda: len([*tmp_path.iterdir()]) == 2)
+        process.kill()
+    for each in tmp_path.iterdir():
+        wait_for(lambda process=each.name: not Path("/proc", process).exists())
+
+
+def wait_for(done: Callable[[], bool]) -> None:
+    """Wait until something has happened, for a minute at most."""
+    end = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_work_in_threads_keeps_the_order_and_ends_at_an_error() -> None:

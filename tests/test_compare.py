@@ -85,8 +85,8 @@ def test_an_entry_is_short_and_read_back(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ('{"fp4ref_manifest": 99}', "a manifest of version 99"),
-        ('{"fp4ref_manifest": 2}', "without the entries of tensors"),
-        ('{"fp4ref_manifest": 2, "tensors": {"a": ["U8"]}}', "without the entries of tensors"),
+        ('{"fp4ref_manifest": 3}', "without the entries of tensors"),
+        ('{"fp4ref_manifest": 3, "tensors": {"a": ["U8"]}}', "without the entries of tensors"),
         ("[]", "without the entries of tensors"),
         ("{", "expecting"),
     ],

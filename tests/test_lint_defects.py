@@ -338,3 +338,37 @@ def test_what_a_declaration_says_of_squares_and_of_elements(tmp_path: Path) -> N
     for each in folder.glob("*.safetensors"):
         each.write_bytes(each.read_bytes().replace(b"float8_e4m3fn", b"float8_e5m2  "))
     assert coded(folder).keys() == {"config"}
+
+
+def unnamed_source() -> corpus.Export:
+    """The weights of the GGUF's layers under names that no map of llama.cpp's has."""
+    export = corpus.Export(config={"model_type": "olmo2"}, shards=1)
+    for layer in range(corpus.LAYERS):
+        for name, shape in (("mlp.fc_in", (64, 128)), ("attn.query", (128, 128))):
+            export.put(f"stack.{layer}.{name}.weight", "BF16", corpus.bf16(corpus.weight(layer, shape)))
+    return export
+
+
+@pytest.mark.rule("CKP-24")
+@pytest.mark.parametrize("form", ["mxfp4", "nvfp4"])
+def test_a_gguf_without_a_map_of_names_is_compared_by_values(form: str, tmp_path: Path) -> None:
+    high, export = unnamed_source().write(tmp_path / "s"), corpus.gguf(form)
+    report = lint(export.write(tmp_path / "clean"), source=high)
+    assert report.findings == []
+    assert {"sqnr_db", "closest_spec"} <= report.facts["blk.1.ffn_up"].keys()
+    blocks = export.array("blk.1.ffn_up.weight")
+    head, size = (1, 17) if form == "mxfp4" else (4, 36)
+    each = blocks.reshape(64, -1, size)[..., head:]
+    each[...] = each >> 4 | each << 4  # its values are no tensor's now, its name still has its form
+    found = lint(export.write(tmp_path / "wrong"), source=high).findings
+    assert [(each.code, each.tensors) for each in found] == [("nibble-order", ("blk.1.ffn_up.weight",))]
+
+
+@pytest.mark.rule("CKP-24")
+def test_a_gguf_of_another_model_is_not_judged(tmp_path: Path) -> None:
+    source = unnamed_source()
+    for name in source.tensors:
+        source.put(name, "BF16", corpus.bf16(corpus.weight(77, source.array(name).shape)))
+    report = lint(corpus.gguf().write(tmp_path / "q"), source=source.write(tmp_path / "s"))
+    assert report.findings == []
+    assert [each for each in report.remarks if each.startswith("source: cannot tell")]

@@ -24,6 +24,7 @@ COMMON = Path(__file__).resolve().parents[2] / "tests/common"
 sys.path.insert(0, str(COMMON))
 import checkpoints_corpus as corpus  # noqa: E402 - a module of the tests
 import checkpoints_defects  # noqa: E402
+import checkpoints_fifth  # noqa: E402
 import checkpoints_fourth  # noqa: E402
 import checkpoints_third  # noqa: E402
 import checkpoints_unseen  # noqa: E402
@@ -166,7 +167,7 @@ def defects(exports: Path) -> Iterator[str]:
     """Yield the tables of defects: counts by code, then each that is not rightly named."""
     unseen = {each.name for each in checkpoints_unseen.unseen()}
     third = {each.name for each in checkpoints_third.third()}
-    fourth = {each.name for each in checkpoints_fourth.fourth()}
+    fourth = {each.name for each in (*checkpoints_fourth.fourth(), *checkpoints_fifth.fifth())}
     rows: list[tuple[Any, tuple[bool, bool, str, bool]]] = []
     for each in checkpoints_defects.DEFECTS:
         try:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from fp4ref.checkpoints.check_elements import judge_elements, judge_padding, suspect_saturation
-from fp4ref.checkpoints.check_scales import Verdict, judge_float_scales, judge_scales
+from fp4ref.checkpoints.check_float_scales import judge_float_scales
+from fp4ref.checkpoints.check_scales import Verdict, cast_codes, judge_scales
 from fp4ref.checkpoints.check_shapes import sound
 from fp4ref.checkpoints.directions import check_directions
-from fp4ref.checkpoints.findings import WARNING, LintFinding, finding
+from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
-from fp4ref.checkpoints.in_threads import in_threads
+from fp4ref.checkpoints.in_processes import in_processes
 from fp4ref.checkpoints.measure import Measured, measure
 from fp4ref.checkpoints.scalars import bad, check_fused, numbers
 from fp4ref.checkpoints.suspicions import suspect_layout, suspect_nibbles
@@ -35,7 +36,7 @@ def readable(group: TensorGroup) -> bool:
 def check_bytes(found: Recognized, step: Callable[[str], None], workers: int = 1) -> Iterator[LintFinding | str]:
     """Yield findings on the bytes, and remarks on what cannot be told.
 
-    workers: groups that are read at once.
+    workers: processes, each of which reads a group at a time.
 
     Rules: CKP-30.
     """
@@ -43,7 +44,6 @@ def check_bytes(found: Recognized, step: Callable[[str], None], workers: int = 1
     merged: dict[tuple[str, str], list[tuple[str, str]]] = {}
 
     def judged(group: TensorGroup) -> tuple[list[Verdict], Measured | None]:
-        step(group.name)
         verdicts = [*judge_float_scales(group)]
         if not readable(group):
             return verdicts, None
@@ -57,10 +57,19 @@ def check_bytes(found: Recognized, step: Callable[[str], None], workers: int = 1
             verdicts += judge_elements(counts)
         return verdicts, counts
 
-    for verdicts, counts in in_threads(judged, found.groups, workers):
-        measured += [counts] if counts is not None else []
+    results = in_processes(judged, found.groups, workers, found.checkpoint.shards)
+    for group, (verdicts, counts) in zip(found.groups, results, strict=True):
+        step(group.name)
+        if counts is not None:
+            counts.group = group
+            measured.append(counts)
         for code, severity, name, message in verdicts:
             merged.setdefault((code, severity), []).append((name, message))
+    if cast := cast_codes(measured):
+        for entries in merged.values():
+            entries[:] = [entry for entry in entries if entry[0] not in cast]
+        text = "no block scale is above 128, in any tensor: codes of E4M3 converted as numbers"
+        merged["scale-value-cast", ERROR] = [(name, text) for name in cast]
     broken = {name for entries in merged.values() for name, _ in entries}
     intact = [each for each in measured if not broken & set(each.group.names)]
     for code, severity, name, message in suspect_saturation(intact):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
+from fp4ref.checkpoints.check_metadata import check_metadata
 from fp4ref.checkpoints.check_shapes import sound
 from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT, SECTION
 from fp4ref.checkpoints.convention import FLOATS, families
 from fp4ref.checkpoints.declared import LINEAR_CLASSES, QuantizationConfig
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
-from fp4ref.checkpoints.fitting import declared_bits, declared_format
+from fp4ref.checkpoints.float_scales import part_of
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.formats import FORMATS
 
 BLOCKWISE = {"group", "tensor_group"}  # strategies whose scales are for blocks of a row
+PARTS = {"tensor": "tensor", "channel": "row", "block": "square"}  # of a weight, by the strategies for float scales
 EITHER = {"mixed_precision", "mixed-precision", ""}  # algorithms that name no single format
 
 
@@ -40,6 +41,7 @@ def check_config(found: Recognized) -> Iterator[LintFinding]:
             f"{why}, but {example} is stored as {groups[0].convention.name}",
         )
     yield from _group_settings(found)
+    yield from _incomplete(found)
     yield from _untargeted(found)
     yield from _unquantized_layers(found)
     yield from _element(found)
@@ -53,7 +55,7 @@ def check_config(found: Recognized) -> Iterator[LintFinding]:
     if repeated and fits and repeated != record:
         text = f"{found.configuration.section} and {SECTION} declare different things"
         yield finding("config", WARNING, [CONFIG], text)
-    yield from _metadata(found)
+    yield from check_metadata(found)
 
 
 def _family(found: Recognized) -> Iterator[LintFinding]:
@@ -154,13 +156,26 @@ def _group_settings(found: Recognized) -> Iterator[LintFinding]:
         if not last:
             continue
         convention = last[0].convention
+        whole = found.config.algorithm
+        if found.configuration.ambiguous and whole not in {*EITHER, "dense", entry.format}:
+            text = f"format is {whole!r}, and {entry.format!r} in config_groups.{entry.name}"
+            yield finding("config", ERROR, [*found.config.files][:1], text)
         for key, needed in _settings(convention).items():
             value = entry.weights.get(key)
             if value is not None and value != needed:
                 place = f"config_groups.{entry.name}.weights.{key}"
                 text = f"{place} is {value!r}; stored is {convention.name}: need {needed!r}"
                 yield finding("config", ERROR, [*found.config.files][:1], text)
+        scaled = [group.parts["input_scale"].name for group in last if "input_scale" in group.parts]
+        if entry.inputs is None and scaled and found.configuration.ambiguous:
+            text = f"config_groups.{entry.name} has no input_activations, but {len(scaled)} input scales are stored"
+            yield finding("config", WARNING, [next(iter(found.config.files)), *scaled], text)
         strategy = entry.weights.get("strategy")
+        part = PARTS.get(str(strategy))
+        stored = {_part(group) for group in last} - {"", part}
+        if part and stored:
+            text = f"config_groups.{entry.name}.weights.strategy is {strategy!r}; stored is a scale for each"
+            yield finding("config", ERROR, [*found.config.files][:1], f"{text} {' or '.join(sorted(stored))}")
         if strategy is not None and convention.scale and strategy not in BLOCKWISE:
             text = f"config_groups.{entry.name}.weights.strategy is {strategy!r}; stored is {convention.name}"
             yield finding("config", ERROR, [*found.config.files][:1], f"{text}: need one of groups")
@@ -176,6 +191,28 @@ def _group_settings(found: Recognized) -> Iterator[LintFinding]:
             "targets of groups with different formats match these modules; consumers that take the first mistype them"
         )
         yield finding("config", WARNING, [*found.config.files, *twice], text)
+
+
+def _incomplete(found: Recognized) -> Iterator[LintFinding]:
+    """Yield declarations that lack what a loader needs to know."""
+    config, files = found.config, found.config.files
+    if not found.groups or not files or found.configuration.own:
+        return
+    if found.configuration.ambiguous and not config.groups:
+        yield finding("config", ERROR, [*files][:1], "config_groups has no entry, so that no module is quantized")
+    if HF_QUANT in files and not files[HF_QUANT].get("quant_algo"):
+        yield finding("config", ERROR, [HF_QUANT], "no quant_algo is declared, but modules are quantized")
+    static = files.get(CONFIG, {}).get("activation_scheme") == "static"
+    if static and not any("input_scale" in group.parts for group in found.groups):
+        yield finding("config", ERROR, [CONFIG], "activation_scheme is 'static', but no input scale is stored")
+
+
+def _part(group: TensorGroup) -> str:
+    """Return "row" or "square" if a weight has several float scales, each for that part of it; else ""."""
+    scales = group.parts.get("scales")
+    if group.convention.scale or scales is None or not group.shape or scales.size <= group.matrices:
+        return ""
+    return part_of(group.convention.block, scales.size, group.shape)
 
 
 def _untargeted(found: Recognized) -> Iterator[LintFinding]:
@@ -226,55 +263,3 @@ def _unquantized_layers(found: Recognized) -> Iterator[LintFinding]:
     undeclared = [group.name for group in found.groups if group.module not in layers and "codes" in group.parts]
     if undeclared:
         yield finding("config", ERROR, undeclared, "quantized, but not listed in quantized_layers")
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _metadata(found: Recognized) -> Iterator[LintFinding]:
-    """Compare the attributes in a file's metadata with the stored tensors: torchao's and Comfy's."""
-    read = {found.configuration.listing, *found.configuration.marks}
-    read |= {f"{group.module}.weight" for group in found.groups}
-    texts = {key: text for key, text in found.checkpoint.metadata.items() if key in read and text[:1] in {"{", "["}}
-    torn = [key for key, text in texts.items() if not _is_json(text)]
-    if torn:
-        yield finding("config", ERROR, torn, "the entry of the metadata is not the JSON that it begins as")
-    else:
-        yield from _attributed(found)
-    wrong: dict[str, list[str]] = {}
-    for group in found.groups:
-        said, bits, element = declared_format(group.facts), declared_bits(group.facts), group.facts.get("elem_dtype")
-        known = any(each.declares(said) for each in found.members)
-        if said and known and not group.convention.declares(said):
-            wrong.setdefault(f"the metadata declares {said!r}: stored is {group.convention.name}", []).append(
-                group.name
-            )
-        elif bits and (bits != group.convention.bits or _is_other_element(group, element)):
-            text = f"the metadata declares {element!r}: stored is {group.convention.name}"
-            wrong.setdefault(text, []).append(group.name)
-    for text, names in wrong.items():
-        yield finding("config", ERROR, names, text)
-
-
-def _is_other_element(group: TensorGroup, declared: Any) -> bool:
-    """Return True if an element type such as "float8_e4m3fn" is not the stored one."""
-    named = next((each for each in FORMATS if f"_{each}" in str(declared)), "")
-    return bool(named) and named != group.convention.element
-
-
-def _attributed(found: Recognized) -> Iterator[LintFinding]:
-    """Compare the modules that a file's metadata has attributes of with those that are stored quantized."""
-    attributes = found.attributes()
-    tensors = (*found.checkpoint.tensors, *found.checkpoint.lost)
-    absent = [module for module in attributes if not any(name.startswith(module) for name in tensors)]
-    bare = [group.module for group in found.groups if attributes and not group.facts and group.complete]
-    if bare:
-        others = f", but {listed(absent)}" if absent else ""
-        yield finding("config", ERROR, bare, f"stored quantized, and the metadata does not list it{others}")
-    elif absent and found.checkpoint.complete and not found.configuration.listing:
-        yield finding("missing-tensor", ERROR, absent, "listed in the metadata, and nothing is stored")

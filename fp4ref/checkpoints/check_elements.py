@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
+from fp4ref.checkpoints import bounds
 from fp4ref.checkpoints.access import codes_of, padding_bytes, pieces
 from fp4ref.checkpoints.bounds import (
     always_reached,
@@ -16,11 +18,15 @@ from fp4ref.checkpoints.bounds import (
     often_reached,
     overshoot,
 )
-from fp4ref.checkpoints.check_scales import Verdict
+from fp4ref.checkpoints.check_scales import Verdict, is_long, runs
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
 from fp4ref.checkpoints.measure import FEW, Measured
+from fp4ref.checkpoints.scalars import numbers
 from fp4ref.formats import FORMATS, grid
 
+LEAST = 1e-6  # below it are the scales that producers give zeros
+NARROW, NORMAL = 1.05, 1.4  # octaves, the standard deviation of a uniform distribution's logarithms is 1.44
+MANY_CODES = 48  # different codes, of which weights of few values have less
 ENOUGH = 512  # elements from which a histogram means something
 ONE_SIDED = 0.35  # difference of both signs' histograms that no weight has
 
@@ -30,11 +36,17 @@ def judge_elements(found: Measured) -> Iterator[Verdict]:
     name = found.group.parts["codes"].name
     total = int(found.codes.sum())
     four = found.group.convention.bits == 4
+    if text := _foreign(found):
+        yield "unwritten", ERROR, name, text
+        return
     strange = _histogram(found, total)
     if strange:
         yield "code-histogram", WARNING, name, strange
         return
     if not four:
+        if text := _uniform(found, total):
+            yield "unwritten", ERROR, name, text
+            return
         nan = int(found.codes[nan_codes(found.group.convention.element)].sum())
         if nan:
             yield "element-nan", ERROR, name, f"{nan} of {total} elements are NaN or infinite"
@@ -52,10 +64,28 @@ def judge_elements(found: Measured) -> Iterator[Verdict]:
 
 def _repeated(found: Measured) -> str:
     """Return the evidence for rows of one repeated byte where the scales are numbers; "" if there is none."""
-    rows = np.flatnonzero((found.constant_code >= 0) & ~found.empty_row)
-    if found.group.convention.scale or found.group.columns < FEW or not len(rows) or len(rows) == found.group.rows:
+    if found.group.convention.scale or found.group.columns < FEW:
+        return ""
+    if found.empty_row.all():
+        scales = found.group.parts.get("scales")
+        ordinary = [value for value in numbers(scales) if LEAST < value < 1]
+        return f"every element is 0 under scales up to {max(ordinary):.3g}" if ordinary else ""
+    for first, last in runs(found.empty_row):
+        if is_long(found, first, last):
+            return f"the elements of rows {first} to {last - 1} are 0"
+    is_nan = nan_codes(found.group.convention.element)
+    rows = np.flatnonzero((found.constant_code >= 0) & ~found.empty_row & ~is_nan[found.constant_code])
+    if not len(rows) or len(rows) == found.group.rows:
         return ""
     return f"{len(rows)} rows, the first at {rows[0]}, are one repeated byte, 0x{found.constant_code[rows[0]]:02X}"
+
+
+def _foreign(found: Measured) -> str:
+    """Return the evidence for rows of other numbers' bytes; "" if there is none."""
+    for first, last in runs(found.float_row):
+        if last - first > 1:
+            return f"the bytes of rows {first} to {last - 1} are those of floating-point numbers, which are no elements"
+    return ""
 
 
 def _histogram(found: Measured, total: int) -> str:
@@ -70,12 +100,36 @@ def _histogram(found: Measured, total: int) -> str:
     largest = int(found.codes.argmax())
     if found.codes[largest] > 0.999 * total and largest % sign:
         return f"{found.codes[largest]} of {total} elements have code {largest}"
+    if sign > 8 and (spread := _spread(found)) < NARROW:
+        return f"magnitudes vary by {spread:.2f} octaves, those of weights by {NORMAL} and more: another format's codes"
     apart = float(np.abs(positive - negative).sum() / used)
     if apart > max(ONE_SIDED, 6 / np.sqrt(used) * np.sqrt(len(positive))):
         side = "positive" if positive.sum() > negative.sum() else "negative"
         share = max(positive.sum(), negative.sum()) / used
         return f"{share:.0%} of the elements are {side}, and the histograms of both signs differ by {apart:.0%}"
     return ""
+
+
+def _uniform(found: Measured, total: int) -> str:
+    """Return the evidence that elements of eight bits are bytes of anything; "" if there is none."""
+    form = FORMATS[found.group.convention.element]
+    step = 1 << form.mantissa_bits
+    by_exponent = np.add.reduceat(
+        found.codes[: form.sign_bit] + found.codes[form.sign_bit :], range(0, form.sign_bit, step)
+    )
+    if total < ENOUGH * len(by_exponent) // 4 or by_exponent.min() < total / (2 * len(by_exponent)):
+        return ""
+    return f"all {len(by_exponent)} exponents are as frequent as each other, NaN included: these are no elements"
+
+
+def _spread(found: Measured) -> float:
+    """Return the standard deviation of the magnitudes' logarithms, in octaves; infinite if that says nothing."""
+    values = bounds.values(found.group.convention.element)
+    known = np.flatnonzero(np.isfinite(values) & (values != 0) & (found.codes > 0))
+    if len(known) < MANY_CODES or found.codes[known].max() > found.codes.sum() / 10:  # or cut off at the largest
+        return math.inf
+    logs, counts = np.log2(np.abs(values[known])), found.codes[known]
+    return float(np.sqrt(np.average((logs - np.average(logs, weights=counts)) ** 2, weights=counts)))
 
 
 def _narrow_range(found: Measured, name: str, total: int) -> Iterator[Verdict]:

@@ -16,6 +16,7 @@ JOINED = (  # modules whose rows (-2) or columns (-1) are as many
     (("k_proj", -2), ("v_proj", -2)),
 )
 VOCABULARIES = ("embed_tokens.weight", "lm_head.weight")
+NORMS = ("input_layernorm.weight", "post_attention_layernorm.weight", "model.norm.weight")
 ROUTERS = (".mlp.gate.weight", ".router.weight", ".block_sparse_moe.gate.weight")
 
 
@@ -41,6 +42,7 @@ def check_geometry(found: Recognized) -> Iterator[LintFinding]:
     hidden = found.config.geometry.get("hidden_size")
     if not isinstance(hidden, int):
         return
+    yield from _beside(found, hidden)
     reading = [group for group in found.groups if group.name.rpartition(".")[2] in BY_HIDDEN and len(group.shape) == 2]
     good = [group for group in reading if group.columns == hidden]
     yield from _declared_sizes(found, reading, hidden)
@@ -49,6 +51,16 @@ def check_geometry(found: Recognized) -> Iterator[LintFinding]:
         names = [group.parts["codes"].name for group in bad]
         yield finding("shape", ERROR, names, f"{bad[0].columns} columns; the declared hidden_size is {hidden}")
     yield from _rows(found, hidden)
+
+
+def _beside(found: Recognized, hidden: int) -> Iterator[LintFinding]:
+    """Yield norms and vocabularies of another width than the hidden state, where most of them have its width."""
+    ends = (*NORMS, *VOCABULARIES)
+    plain = {name: each for name, each in found.plain.items() if name.endswith(ends) and each.shape}
+    wrong = [name for name, each in plain.items() if each.shape[-1] != hidden]
+    if wrong and 2 * len(wrong) < len(plain) and found.checkpoint.kind != ".gguf":
+        text = f"{plain[wrong[0]].shape[-1]} columns; the declared hidden_size is {hidden}"
+        yield finding("shape", ERROR, wrong, text)
 
 
 def _has_as_many(found: Recognized, router: str, experts: int) -> bool:

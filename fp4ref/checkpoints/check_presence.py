@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from fp4ref.checkpoints.convention import CONVENTIONS, FLOATS
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
@@ -15,7 +15,8 @@ ZEROS = ".biases"  # of affine integers
 LAYERS = re.compile(r"((?:language_model\.)?(?:model\.)?(?:language_model\.)?layers)\.(\d+)\.")
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.+)")
-BESIDE = ("norm.weight", ".gate.weight", ".router.weight")  # in high precision, beside quantized modules
+BESIDE = ("norm.weight", ".gate.weight", ".router.weight", "bias")  # in high precision, beside quantized modules
+DIFFERENT = ("block_configs", "hybrid_override_pattern", "attn_layer_period", "attn_layer_indices")  # of layers
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -78,11 +79,24 @@ def _foreign(found: Recognized) -> Iterator[LintFinding]:
         yield finding("orphan-tensor", WARNING, zeros, "zero points of integers, beside elements that have none")
     inside = {group.name for group in found.groups if group.complete}
     foreign = [name for name in found.plain if name.rpartition(".")[0] in inside and _is_scale(name.rpartition(".")[2])]
+    foreign += [name for group in found.groups if group.complete for name in _unplaced(found, group)]
     if foreign:
-        yield finding("orphan-tensor", WARNING, foreign, "a scale that the convention has no place for")
+        yield finding("orphan-tensor", WARNING, foreign, "the convention has no place for it beside a quantized weight")
     states = [name for name in found.checkpoint.tensors if STATE.search(name)]
     if states:
         yield finding("orphan-tensor", WARNING, states, "the internal state of a quantizer, which no loader expects")
+
+
+def _unplaced(found: Recognized, group: TensorGroup) -> Iterator[str]:
+    """Yield the tensors of a group's module that other conventions of the family store for a weight."""
+    own = {*group.names, *(group.name + suffix for suffix in group.convention.others)}
+    for each in found.members:
+        for role, place in each.roles.items():
+            name = group.name + place.suffix
+            if role != "input_scale" and each.stem == group.convention.stem and name not in own:
+                own.add(name)
+                if name in found.checkpoint.tensors and name not in found.plain:
+                    yield name
 
 
 def _is_scale(last: str) -> bool:
@@ -224,8 +238,21 @@ def _missing_modules(found: Recognized) -> Iterator[LintFinding]:
             each.startswith(flat) for each in (*tensors, *found.checkpoint.lost)
         ):
             missing.append(str(name))
+    classes = sizes.get("architectures", [])
+    causal = not isinstance(classes, list) or all(str(each).endswith("ForCausalLM") for each in classes)
+    if causal and heads and isinstance(count, int) and any(len(numbers) == count for numbers in stored.values()):
+        missing += [name for name in _missing_outside(tensors) if name not in found.checkpoint.lost]
     if missing:
         yield finding("missing-tensor", ERROR, missing, "required by the declared geometry or the metadata, not stored")
+
+
+def _missing_outside(tensors: Collection[str]) -> Iterator[str]:
+    """Yield what a model with a head and all its layers lacks outside of these, in the names of Hugging Face."""
+    outer = [name for name in tensors if name.startswith("model.") and not LAYERS.match(name)]
+    inner = any(name.startswith("model.layers.") and name.endswith("norm.weight") for name in tensors)
+    for last, words in (("norm", ("norm", "ln_f")), ("embed_tokens", ("embed", "wte"))):
+        if inner and outer and not any(word in name for name in outer for word in words):
+            yield f"model.{last}.weight"
 
 
 def _missing_beside(found: Recognized) -> Iterator[LintFinding]:
@@ -239,12 +266,24 @@ def _missing_beside(found: Recognized) -> Iterator[LintFinding]:
         more = [other - names for other in layers.values() if other > names]
         alone = sum(other == names for other in layers.values()) == 1
         least = min(more, key=len, default=set())
-        if alone and all(name.endswith(BESIDE) for name in least):
+        whole = _is_a_module(found, f"{prefix}.{number}", least, names)
+        if alone and (whole or all(name.endswith(BESIDE) for name in least)):
             missing += [
                 each for name in sorted(least) if (each := f"{prefix}.{number}.{name}") not in found.checkpoint.lost
             ]
     if missing:
         yield finding("missing-tensor", ERROR, missing, "not stored; a layer with the same other names has it")
+
+
+def _is_a_module(found: Recognized, layer: str, names: Collection[str], others: Collection[str]) -> bool:
+    """Return True for all names of one module, where no declaration gives layers other modules."""
+    modules = {name.partition(".")[0] for name in names}
+    if modules & {name.partition(".")[0] for name in others}:
+        return False
+    kinds = found.config.geometry.get("layer_types")
+    alike = not isinstance(kinds, list) or len({*map(str, kinds)}) < 2
+    alike = alike and not any(key in found.config.geometry for key in DIFFERENT)
+    return alike and len(modules) == 1 and not found.config.ignores(f"{layer}.{modules.pop()}")
 
 
 def _missing_names(found: Recognized) -> Iterator[LintFinding]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 
+from fp4ref.checkpoints import bounds
 from fp4ref.checkpoints.access import scale_values
 from fp4ref.checkpoints.bounds import first_normal, nan_codes, negative_codes, zero_scales
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
-from fp4ref.checkpoints.float_scales import EXPONENTS
-from fp4ref.checkpoints.groups import TensorGroup
-from fp4ref.checkpoints.measure import Measured
-from fp4ref.checkpoints.scalars import number_facts, numbers
-from fp4ref.checkpoints.shards import StoredTensor
+from fp4ref.checkpoints.measure import FEW, Measured
 from fp4ref.checkpoints.stored_layout import zero_in_one_layout
 from fp4ref.formats import FORMATS
 
@@ -23,6 +19,10 @@ ONE = 127  # the exponent byte of 2^0, which memory that was set to one has, and
 RARE = 4  # bytes that count as single
 MANY = 16  # bytes that no damage of single ones explains
 VOCABULARIES = ("lm_head", "embed_tokens", "output", "token_embd")  # matrices that are padded with rows of zeros
+HEADS = ("q_proj", "k_proj", "v_proj", "qkv", "qkv_proj", "attn_q", "attn_k", "attn_v")  # whose rows are heads
+CODES = 128.0  # the code of 448 as a number of E4M3
+DEAD = 4  # rows of zeros, one after the other, that are no dead neurons
+LONG = 16  # rows of zeros between others that no weight has
 USUAL, WILD = 2.0**10, 2.0**20  # amaxes that weights have, and that none has
 Verdict = tuple[str, str, str, str]  # code, severity, name of the tensor, message
 
@@ -121,7 +121,22 @@ def _cast(found: Measured) -> str:
     return ""
 
 
-def _runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
+def cast_codes(measured: list[Measured]) -> list[str]:
+    """Return the names of all scales of E4M3 if they are codes that were converted as numbers; nothing if not.
+
+    The code of the largest scale of a tensor, 0x7E for 448, becomes the number 128; a file of scales that were made of
+    their tensors' amaxes has larger ones.
+    """
+    judged = [each for each in measured if each.group.convention.scale == "e4m3" and "scales" in each.group.parts]
+    judged = [each for each in judged if "global_scale" in each.group.parts and each.scales[1:127].any()]
+    total = sum((each.scales for each in judged), np.zeros(256, np.int64))
+    values = bounds.values("e4m3")[np.flatnonzero(total[1:127]) + 1]
+    if len(judged) < 2 or total.sum() < 4 * FEW or values.max() != CODES or values.min() < CODES / 8:
+        return []
+    return [each.group.parts["scales"].name for each in judged]
+
+
+def runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
     """Yield the first and last row, exclusive, of each run of true rows."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
     yield from ((int(first), int(last)) for first, last in edges.reshape(-1, 2))
@@ -131,28 +146,43 @@ def _unwritten(found: Measured) -> tuple[str, str] | None:
     """Return the role of a tensor of which rows were never written, and the evidence; None if there is none."""
     group, blocks = found.group, max(found.blocks // max(len(found.constant_scale), 1), 1)
     scale, code, empty = found.constant_scale, found.constant_code, found.empty_row
-    for first, last in _runs((scale == 0) & ~empty):
+    for first, last in runs((scale == 0) & ~empty):
         if (last - first) * blocks >= 4:
             return "scales", f"the scales of rows {first} to {last - 1} are 0, their elements are not"
     alone = [index for index in range(group.matrices) if _is_zero(found, index)]
     if 0 < len(alone) < group.matrices:
         return "scales", f"scales and elements of matrix {alone[0]} of {group.matrices} are 0"
     zero_byte = group.convention.zero_block[0] if group.convention.zero_block is not None else 0
-    for first, last in _runs((scale == 0) & empty):
+    for first, last in runs((scale == 0) & empty):
         if _is_never_written(found, first, last, zero_byte, blocks):
             return "scales", f"scales and elements of rows {first} to {last - 1} are 0"
-    if group.convention.zero_block is not None:
-        for first, last in _runs(empty & (scale != zero_byte) & (scale != 0)):
-            if (last - first) * blocks >= 4 and not _tiny(found):
-                text = f"the elements of rows {first} to {last - 1} are 0 under scales that are not those of zeros"
-                return "codes", text
-    constant = (code >= 0) & ~empty & (scale < 0)
-    for first, last in _runs(constant):
+    if text := _bare(found, zero_byte, blocks):
+        return "codes", text
+    one = int(found.codes.max()) > 0.999 * int(found.codes.sum())  # of the whole tensor, which the histogram tells
+    constant = (code >= 0) & ~empty & (scale < 0) & (not one)
+    for first, last in runs(constant):
         if blocks >= 2:
             text = f"the elements of rows {first} to {last - 1} are one repeated byte under scales that vary"
             return "codes", text
     text = _constant_scales(found, blocks)
     return ("scales", text) if text else None
+
+
+def _bare(found: Measured, zero_byte: int, blocks: int) -> str:
+    """Return the evidence for elements of zero under scales that are not those of zeros; "" if there is none."""
+    group, scale, empty = found.group, found.constant_scale, found.empty_row
+    marked = group.convention.zero_block is not None and not _tiny(found)
+    for first, last in runs(empty & (scale != zero_byte) & (scale != 0)) if marked else ():
+        if last - first >= DEAD and (last - first) * blocks >= 4:
+            return f"the elements of rows {first} to {last - 1} are 0 under scales that are not those of zeros"
+    for first, last in runs(empty):
+        if last - first >= DEAD and (scale[first:last] < 0).mean() > 0.5:
+            return f"the elements of rows {first} to {last - 1} are 0 under scales that vary"
+    form, counts = FORMATS[group.convention.scale], found.zeros.copy()
+    counts[[*zero_scales(group.convention.scale), *range(first_normal(form) if form.mantissa_bits else 2)]] = 0
+    if counts.sum() > max(DEAD * blocks, found.blocks // 64) and np.count_nonzero(counts) > 2:
+        return f"the elements of {int(counts.sum())} blocks are 0 under scales that are not those of zeros"
+    return ""
 
 
 def _is_zero(found: Measured, matrix: int) -> bool:
@@ -167,8 +197,14 @@ def _is_never_written(found: Measured, first: int, last: int, zero_byte: int, bl
         return zero_byte != 0  # a producer that marks blocks of zeros has not written these
     if (last - first) * blocks < 4 or last - first < found.group.convention.multiples[0]:
         return False
-    padded = found.group.name.endswith(VOCABULARIES)
-    return zero_byte != 0 or (not padded and last - first >= max(16, len(found.empty_row) // 4))
+    return (zero_byte != 0 and last - first >= DEAD) or is_long(found, first, last)
+
+
+def is_long(found: Measured, first: int, last: int) -> bool:
+    """Return True for more rows of zeros than weights have: the last rows may be padding, those of a head pruned."""
+    name, rows = found.group.name, len(found.empty_row)
+    ends = last == rows or name.endswith(HEADS)
+    return not name.endswith(VOCABULARIES) and last - first >= (max(LONG, rows // 4) if ends else LONG)
 
 
 def _tiny(found: Measured) -> bool:
@@ -187,13 +223,14 @@ def _constant_scales(found: Measured, blocks: int) -> str:
         inside = int(mask.sum()) * blocks
         outside = found.blocks - inside
         share = (found.scales[byte] - inside + 1) / (outside + 2)
-        for first, last in _runs(mask):
+        for first, last in runs(mask):
             count = (last - first) * blocks
             unlikely = count >= 8 and (last - first) * share**count * len(rows) < 1e-9 and share < 0.25
             if outside == 0:
                 never = signed or byte == ONE
                 unlikely = never and count >= 64 and len(np.flatnonzero(found.codes)) > 10
-            if unlikely and (signed or not outside or abs(_median(found, byte) - byte) >= 8):
+            set_to_one = byte == ONE and last - first >= LONG
+            if unlikely and (signed or not outside or set_to_one or abs(_median(found, byte) - byte) >= 8):
                 return f"the scales of rows {first} to {last - 1} are all 0x{byte:02X}, which hardly occurs elsewhere"
     return ""
 
@@ -244,38 +281,3 @@ def _zero_blocks(found: Measured, name: str) -> Iterator[Verdict]:
     elif found.group.convention.has_exponents and found.zeros[expected[0]] and found.odd_zeros:
         text = f"{found.odd_zeros} blocks of zeros have codes other than {expected[1]}"
         yield "producer-bytes", NOTE, name, f"{text}, which {found.group.convention.family} writes"
-
-
-def judge_float_scales(group: TensorGroup) -> Iterator[Verdict]:
-    """Check scales that are stored as numbers of floating-point type. Rules: CKP-9, CKP-14, CKP-16."""
-    tensor = group.parts.get("scales")
-    if tensor is None or (group.convention.scale and tensor.dtype in group.convention.scales.dtypes):  # type: ignore[union-attr]
-        return
-    found = number_facts(tensor)
-    text = f"{found.least:g} to {found.largest:g}, whole numbers: exponent bytes converted as numbers"
-    if group.convention.has_exponents and found.size:
-        role = group.convention.scales
-        if found.exponents and found.largest > 1:
-            yield "scale-value-cast", ERROR, tensor.name, text
-        else:
-            yield "dtype", ERROR, tensor.name, f"{tensor.dtype}, need {' or '.join(role.dtypes if role else ())}"
-    elif not group.convention.scale and group.convention.block[0] > 1 and found.usual_exponents:
-        yield "scale-value-cast", ERROR, tensor.name, text
-    if not group.convention.scale and found.largest * FORMATS[group.convention.element].max > WILD:
-        yield from _wild(group, tensor)
-    if not group.convention.scale and tensor.dtype in EXPONENTS:
-        stored = np.frombuffer(tensor.bytes(), np.uint8)
-        if (stored == 255).any():
-            yield "scale-nan", ERROR, tensor.name, f"{int((stored == 255).sum())} exponent bytes are NaN"
-        elif stored.size and stored.max() <= 3:
-            yield "scale-value-cast", ERROR, tensor.name, "every exponent byte is at most 3: numbers rounded into bytes"
-
-
-def _wild(group: TensorGroup, tensor: StoredTensor) -> Iterator[Verdict]:
-    """Yield single float scales that no weight has, beside others that weights have."""
-    top = FORMATS[group.convention.element].max
-    amaxes = np.array([value * top for value in numbers(tensor) if math.isfinite(value)])
-    wild = int((amaxes > WILD).sum())
-    if 0 < wild <= RARE and wild < len(amaxes) and (amaxes > USUAL).sum() == wild:
-        text = f"scales up to {amaxes.max() / top:.3g}, for amaxes up to {amaxes.max():.3g}; the others are at most"
-        yield "bit-damage", WARNING, tensor.name, f"{wild} {text} {amaxes[amaxes <= USUAL].max() / top:.3g}"

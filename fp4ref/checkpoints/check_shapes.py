@@ -6,10 +6,11 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterator
 
-from fp4ref.checkpoints.check_presence import has_no_matrix
+from fp4ref.checkpoints.check_presence import has_no_matrix, numberless
 from fp4ref.checkpoints.convention import CONVENTIONS, FLOATS, Convention, declared_layout, square_grid
 from fp4ref.checkpoints.findings import ERROR, LintFinding, finding
-from fp4ref.checkpoints.groups import Recognized, TensorGroup
+from fp4ref.checkpoints.fitting import declared_format
+from fp4ref.checkpoints.groups import BIASES, Recognized, TensorGroup
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.files.tensors import DTYPES
 from fp4ref.layout import LINEAR, TILED_128X4
@@ -38,6 +39,24 @@ def check_shapes(found: Recognized) -> Iterator[LintFinding]:
             grouped.setdefault((code, kind), []).append((group.parts[role].name, message))
     for (code, _), entries in grouped.items():
         yield finding(code, ERROR, [name for name, _ in entries], entries[0][1])
+    named = {name for entries in grouped.values() for name, _ in entries}
+    yield from _biases([group for group in found.groups if not named & {*group.names} and sound(group)], found)
+
+
+def _biases(groups: Collection[TensorGroup], found: Recognized) -> Iterator[LintFinding]:
+    """Yield biases that have not one number for each row of their weight. Rules: CKP-10."""
+    wrong = []
+    for group in groups:
+        high = group.convention.multiples[0]
+        for suffix in BIASES:
+            tensor = found.checkpoint.tensors.get(group.name + suffix)
+            if tensor is None or tensor.dtype not in FLOATS or not tensor.shape:
+                continue
+            rows = tensor.shape[-1]
+            if -(-rows // high) * high != group.rows:  # the number of experts is judged by itself
+                wrong.append((tensor.name, f"{[*tensor.shape]} for weights of shape {[*group.shape]}"))
+    if wrong:
+        yield finding("shape", ERROR, [name for name, _ in wrong], wrong[0][1])
 
 
 def _other_bits(found: Recognized) -> Convention | None:
@@ -55,7 +74,8 @@ def _other_bits(found: Recognized) -> Convention | None:
 
 def sound(group: TensorGroup) -> bool:
     """Return True if the bytes of a group can be read block by block."""
-    complaints = [*_scale_shape(group)] if {"codes", "scales"} <= group.parts.keys() else []
+    complaints = [*_code_shape(group)]
+    complaints += _scale_shape(group) if {"codes", "scales"} <= group.parts.keys() else []
     codes = group.parts.get("codes")
     return bool(group.shape) and not complaints and codes is not None and codes.dtype in group.convention.codes.dtypes
 
@@ -65,6 +85,10 @@ def _complaints(found: Recognized, group: TensorGroup) -> Iterator[Complaint]:
     convention = group.convention
     shape = [*_code_shape(group)] or ([*_scale_shape(group)] if {"codes", "scales"} <= group.parts.keys() else [])
     codes = group.parts.get("codes")
+    if any(code == "scale-layout" for code, *_ in shape) and _lacks_rows(found, group):
+        rows = group.parts["scales"].shape[-2]
+        text = f"{convention.codes.suffix} has {group.rows} rows: need {rows}, as its scales and other modules have"
+        shape = [("shape", "codes", text)]
     if codes is not None and _has_other_items(codes, convention.codes.dtypes):
         shape = []  # the elements' type is wrong, so that their number of columns means nothing
     yield from shape
@@ -85,15 +109,37 @@ def _complaints(found: Recognized, group: TensorGroup) -> Iterator[Complaint]:
             yield "shape", name, f"{getattr(convention, name).suffix} has shape {[*tensor.shape]}: need one number"
     if not group.complete:
         return
+    yield from _declared_sizes(found, group, shape)
+
+
+def _declared_sizes(found: Recognized, group: TensorGroup, shape: list[Complaint]) -> Iterator[Complaint]:
+    """Yield declared block sizes that are not the stored one. shape: what is wrong with the stored shapes."""
+    convention, codes = group.convention, group.parts.get("codes")
     size = group.facts.get("block_size")
     if isinstance(size, int) and convention.block[1] and size != convention.block[1]:
+        if _is_of_another(found, group, declared_format(group.facts), size):
+            return
         yield "group-size", "codes", f"the metadata declares blocks of {size}: stored are {convention.block[1]}"
     elif not shape and _declares_blocks(group) and (codes is None or codes.dtype in convention.codes.dtypes):
         declared = found.config.group_size_of(group.module)
-        if declared and declared != convention.block[1]:
+        other = found.config.of(group.module) or ""
+        if declared and declared != convention.block[1] and not _is_of_another(found, group, other, declared):
             yield "group-size", "codes", f"blocks of {declared} are declared: stored are {convention.block[1]}"
     if found.config.block and convention.block[0] > 1 and not shape and found.config.block != convention.block:
         yield "group-size", "codes", f"blocks of {found.config.block} are declared: stored are {convention.block}"
+
+
+def _is_of_another(found: Recognized, group: TensorGroup, algorithm: str, size: int) -> bool:
+    """Return True if a declared block size is that of another declared format, which is the contradiction."""
+    named = [each for each in found.members if each.declares(algorithm)]
+    return group.convention not in named and any(each.group_size == size for each in named)
+
+
+def _lacks_rows(found: Recognized, group: TensorGroup) -> bool:
+    """Return True if scales have the rows that tiles would, and that the modules have that differ in numbers only."""
+    scales, pattern = group.parts["scales"].shape, numberless(group.name)
+    alike = [each for each in found.groups if each is not group and numberless(each.name) == pattern and each.shape]
+    return len(scales) > 1 and group.rows != scales[-2] and any(each.rows == scales[-2] for each in alike)
 
 
 def _has_other_items(tensor: StoredTensor, dtypes: Collection[str]) -> bool:
@@ -110,9 +156,22 @@ def _code_shape(group: TensorGroup) -> Iterator[Complaint]:
     codes = group.parts.get("codes")
     if codes is not None and not group.shape:
         yield "shape", "codes", f"{group.convention.codes.suffix} has {len(codes.shape)} dimensions: need at least 2"
+    elif codes is not None and group.convention.split and len(codes.shape) <= len(_scales_of(group)):
+        text = f"{group.convention.codes.suffix} has shape {[*codes.shape]}"
+        yield "shape", "codes", f"{text}: need an axis of blocks, beside scales of shape {[*_scales_of(group)]}"
     elif codes is not None and group.convention.split and _stored_block(group, codes) != group.convention.block[1]:
         text = f"blocks of {_stored_block(group, codes)} elements are stored: need {group.convention.block[1]}"
         yield "group-size", "codes", text
+    elif codes is not None and codes.dtype in group.convention.codes.dtypes:
+        high, wide = group.convention.multiples
+        if group.rows % high or group.columns % wide:
+            text = f"{group.convention.codes.suffix} has {group.rows} rows and {group.columns} columns"
+            yield "shape", "codes", f"{text}: need multiples of {high} and {wide}"
+
+
+def _scales_of(group: TensorGroup) -> tuple[int, ...]:
+    """Return the shape of a group's stored scales; () if there are none."""
+    return group.parts["scales"].shape if "scales" in group.parts else ()
 
 
 def _stored_block(group: TensorGroup, codes: StoredTensor) -> int:

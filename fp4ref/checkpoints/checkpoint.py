@@ -13,7 +13,7 @@ from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
 from fp4ref.checkpoints.gguf_header import read_gguf
 from fp4ref.checkpoints.safetensors_header import read_safetensors
-from fp4ref.checkpoints.shards import Shard, StoredTensor, opened
+from fp4ref.checkpoints.shards import Shard, StoredTensor, leaves, opened
 from fp4ref.errors import FileError
 from fp4ref.files.tensors import quoted, reason, shown
 
@@ -117,7 +117,7 @@ def _open_directory(found: Checkpoint, *, head_only: bool) -> None:
         raise FileError(f"read {shown(folder)}", "no .safetensors or .gguf file", "a checkpoint", "CKP-1")
     homes: dict[str, list[str]] = {}
     for name in names:
-        if _leaves(folder, name):
+        if leaves(folder, name):
             text = f"{quoted(name)} leaves the directory; it was not read"
             found.problems.append(LintFinding("index", ERROR, (name,), text))
             found.complete = False
@@ -149,24 +149,6 @@ def _read(found: Checkpoint, path: Path, name: str, *, head_only: bool) -> Shard
     return shard
 
 
-def _leaves(folder: Path, name: str) -> bool:
-    """Return True if a name leads out of the directory.
-
-    A hub's cache is one place: its snapshots are links to files beside them, in `blobs`.
-
-    Rules: CKP-3.
-    """
-    inside = folder.resolve()
-    try:
-        target = (folder / name).resolve()
-    except RuntimeError:  # links in a circle, before Python 3.13
-        return True
-    if target.is_relative_to(inside):
-        return False
-    hub = inside.parent.parent / "blobs"
-    return Path(name).name != name or inside.parent.name != "snapshots" or not target.is_relative_to(hub)
-
-
 def _weight_map(found: Checkpoint, path: Path) -> dict[str, str] | None:
     """Return the shard of each tensor according to the index; None if it cannot be read."""
     value = _json(found, path, "index")
@@ -182,7 +164,7 @@ def _weight_map(found: Checkpoint, path: Path) -> dict[str, str] | None:
 def _indexed(found: Checkpoint, index: dict[str, str], names: list[str]) -> list[str]:
     """Return the shards that the index names; note those that are missing, or stored and not named."""
     named = sorted(set(index.values()))
-    outside = [name for name in named if _leaves(found.path, name)]
+    outside = [name for name in named if leaves(found.path, name)]
     missing = [name for name in named if name not in outside and not (found.path / name).exists()]
     for name in outside + missing:
         tensors = [tensor for tensor, shard in index.items() if shard == name]
@@ -202,11 +184,29 @@ def _indexed(found: Checkpoint, index: dict[str, str], names: list[str]) -> list
     ]
     if extra and missing:
         found.complete = False
-    elif extra:
+    elif extra := [name for name in extra if not _is_copy(found, name, index)]:
         text = f"{listed(extra)}: of the same series as the indexed shards, not named by the index"
         found.problems.append(LintFinding("index", ERROR, tuple(extra), text))
         found.complete = False
     return present
+
+
+def _beside(found: Checkpoint, name: str) -> Shard | None:
+    """Return a file of the directory by its header; None if that cannot be read, or leaves the directory."""
+    if leaves(found.path, name):
+        return None
+    try:
+        shard = opened(found.path / name, name)
+        READERS[Path(name).suffix.lower()](shard, head_only=True)
+    except FileError:
+        return None
+    return shard
+
+
+def _is_copy(found: Checkpoint, name: str, index: dict[str, str]) -> bool:
+    """Return True if the index names another home of every tensor of a file."""
+    shard = _beside(found, name)
+    return shard is not None and bool(shard.tensors) and all(name in index for name in shard.tensors)
 
 
 def _unindexed(found: Checkpoint, names: list[str]) -> list[str]:
@@ -234,12 +234,8 @@ def _unindexed(found: Checkpoint, names: list[str]) -> list[str]:
 def _left_over(found: Checkpoint, index: dict[str, str], names: list[str]) -> None:
     """Note files that the index does not name, and that have tensors of the same names. Rules: CKP-4."""
     for name in names:
-        if name in index.values() or _leaves(found.path, name):
-            continue
-        try:
-            shard = opened(found.path / name, name)
-            READERS[Path(name).suffix.lower()](shard, head_only=True)
-        except FileError:
+        shard = None if name in index.values() else _beside(found, name)
+        if shard is None:
             continue
         twice = [tensor for tensor in shard.tensors if tensor in index and (found.path / index[tensor]).exists()]
         if twice:

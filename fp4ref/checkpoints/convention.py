@@ -16,6 +16,8 @@ from fp4ref.names import Names, load_extensions
 from fp4ref.packings import LOW_FIRST
 
 FLOATS = ("F32", "BF16", "F16", "F64")
+FP8_TYPES = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
+CODED = {"U8", "I8", "F4", "U32", "MXFP4", "NVFP4", *FP8_TYPES}  # types in which quantized elements are stored
 
 
 class ScaleWay(StrEnum):

@@ -120,11 +120,17 @@ def _viewed(checkpoint: Checkpoint, architecture: GgufArchitecture) -> HubView |
         parts = [both[order] for order in (RowOrder.EVEN, RowOrder.ODD) if order in both]
         if len({(each.dtype, each.shape) for each in parts}) != 1 or len(parts) != 2:
             return None
-        shape, axis = [*parts[0].shape], row_axis(parts[0].name)
-        shape[axis] *= 1 if is_number(parts[0].name) else 2
         stored = tuple(each.name for each in parts)
-        whole = replace(parts[0], name=hub) if is_number(stored[0]) else _view(parts, hub, tuple(shape), 2, _joined)
-        found.append((whole, stored))
+        if is_number(stored[0]):
+            if parts[0].bytes() != parts[1].bytes():  # one tensor of the Hub has one global scale
+                return None
+            found.append((replace(parts[0], name=hub), stored))
+            continue
+        shape, axis = [*parts[0].shape], row_axis(stored[0])
+        if len(shape) < -axis:
+            return None
+        shape[axis] *= 2
+        found.append((_view(parts, hub, tuple(shape), 2, _joined), stored))
     tensors = {tensor.name: tensor for tensor, _ in found}
     names = {tensor.name: stored for tensor, stored in found}
     return HubView(replace(checkpoint, tensors=tensors), names)

@@ -10,17 +10,14 @@ from typing import Any
 from fp4ref.checkpoints import conventions as _conventions  # registers them
 from fp4ref.checkpoints.checkpoint import Checkpoint
 from fp4ref.checkpoints.configuration import UNDECLARED, Configuration
-from fp4ref.checkpoints.convention import CONVENTIONS, FLOATS, Convention, families
+from fp4ref.checkpoints.convention import CODED, CONVENTIONS, FLOATS, Convention, families
 from fp4ref.checkpoints.declared import QuantizationConfig, declared
+from fp4ref.checkpoints.family import family_of
 from fp4ref.checkpoints.fitting import declared_format, fit
 from fp4ref.checkpoints.shards import StoredTensor
-from fp4ref.errors import UnknownNameError
 from fp4ref.layout import Layout
-from fp4ref.names import unknown
 
 del _conventions
-FP8_TYPES = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
-CODED = {"U8", "I8", "F4", "U32", "MXFP4", "NVFP4", *FP8_TYPES}  # types in which quantized elements are stored
 BIASES = {".bias", "_bias"}
 
 
@@ -136,7 +133,7 @@ def recognize(checkpoint: Checkpoint, chosen: str | None = None) -> Recognized:
     Rules: CKP-28, CKP-29.
     """
     config = declared(checkpoint)
-    family, evidence = _family(checkpoint, config, chosen)
+    family, evidence = family_of(checkpoint, config, chosen)
     found = Recognized(checkpoint, config, family, evidence, members=families().get(family, []))
     exact = [CONVENTIONS[chosen]] if chosen is not None and chosen in CONVENTIONS else None
     candidates = exact or found.members
@@ -145,91 +142,6 @@ def recognize(checkpoint: Checkpoint, chosen: str | None = None) -> Recognized:
         module = candidates[0].module(stem)
         _place(found, stem, parts, candidates, facts.get(module, {}))
     return found
-
-
-def _family(checkpoint: Checkpoint, config: QuantizationConfig, chosen: str | None) -> tuple[str, list[str]]:
-    """Return the family of a checkpoint's conventions with the evidence for it; "" if none fits."""
-    known = families()
-    if chosen is not None:
-        family = CONVENTIONS[chosen].family if chosen in CONVENTIONS else chosen
-        if family not in known:
-            needed = f"one of {', '.join([*known, *CONVENTIONS])}"
-            raise UnknownNameError("lint", unknown(f"unknown convention {chosen!r}"), needed, "CKP-28")
-        return family, ["chosen by the caller"]
-    types = {tensor.dtype for tensor in checkpoint.tensors.values()}
-    for family, members in known.items():
-        if checkpoint.kind == ".gguf" and any(each.struct for each in members):
-            return family, ["the file is a GGUF"]
-        marks = {mark for each in members for mark in each.configuration.marks}
-        seen = marks & checkpoint.metadata.keys() or {
-            mark for mark in marks if any(name.endswith(mark) for name in checkpoint.tensors)
-        }
-        if seen and types & CODED:
-            return family, [f"{', '.join(sorted(seen))} in the metadata or the names of tensors"]
-    return _by_names(checkpoint, config) or _by_scales(checkpoint)
-
-
-def _by_names(checkpoint: Checkpoint, config: QuantizationConfig) -> tuple[str, list[str]] | None:
-    """Decide by names that only one family uses, then by the declaration."""
-    votes = _votes(checkpoint)
-    best = max(votes, key=lambda name: votes[name]) if votes else ""
-    certain = any(each.codes.own for each in families().get(best, ()))
-    if best and (certain or not config.family):
-        return best, [f"{votes[best]} tensors have names that only {best} uses"]
-    if best and config.family and not _has_scales_of(checkpoint, config.family):
-        return best, [
-            f"{votes[best]} tensors have names that only {best} uses, and none has one of {config.family}'s scales"
-        ]
-    if config.family:
-        return config.family, [f"declared in {' and '.join(config.files) or 'config.json'}"]
-    return None
-
-
-def _has_scales_of(checkpoint: Checkpoint, family: str) -> bool:
-    """Return True if a name ends as block scales of a family's conventions do, or if some of these store none."""
-    suffixes = tuple(each.scales.suffix if each.scales else "" for each in families()[family])
-    return any(name.endswith(suffixes) for name in checkpoint.tensors)
-
-
-def _votes(checkpoint: Checkpoint) -> Counter[str]:
-    """Count tensors whose names and types only one family uses, beside elements that fit."""
-    marks: dict[str, list[Convention]] = {}
-    for members in families().values():
-        for each in members:
-            for role in each.roles.values():
-                if role.own and each not in marks.get(role.suffix, ()):
-                    marks.setdefault(role.suffix, []).append(each)
-    votes: Counter[str] = Counter()
-    for name, tensor in checkpoint.tensors.items():
-        suffix = next((each for each in marks if name.endswith(each)), None)
-        for each in marks.get(suffix or "", ()):
-            role = next(role for role in each.roles.values() if role.suffix == suffix)
-            codes = checkpoint.tensors.get(name.removesuffix(role.suffix) + each.codes.suffix)
-            if tensor.dtype in role.dtypes and (codes is None or codes.dtype in each.codes.dtypes):
-                votes[each.family] += 1
-                break
-    return votes
-
-
-def _by_scales(checkpoint: Checkpoint) -> tuple[str, list[str]]:
-    """Decide between modelopt's and Comfy's use of the same names: by padded shapes, then by the names of modules."""
-    padded = plain = 0
-    scaled = [name for name in checkpoint.tensors if name.endswith(".weight_scale")]
-    for name in scaled:
-        weight, scale = checkpoint.tensors.get(name.removesuffix("_scale")), checkpoint.tensors[name]
-        if weight is None or len(weight.shape) != 2 or len(scale.shape) != 2 or weight.dtype != "U8":
-            continue
-        linear = weight.shape[0], weight.shape[1] // 8
-        tiled = -(-linear[0] // 128) * 128, -(-linear[1] // 4) * 4
-        padded += scale.shape == tiled != linear
-        plain += scale.shape == linear != tiled
-    if not scaled:
-        return "", ["no tensor has a name that a convention uses"]
-    blocks = ("double_blocks", "single_blocks", "transformer_blocks", "diffusion_model")
-    drawn = any(part in blocks for name in scaled for part in name.split("."))
-    if padded > plain or (padded == plain and drawn):
-        return "comfy", [f"{padded} of {len(scaled)} scales have shapes padded to tiles of 128x4"]
-    return "modelopt", [f"names ending in .weight_scale; {padded} of {len(scaled)} scales are padded to tiles"]
 
 
 def _modules(

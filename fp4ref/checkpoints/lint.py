@@ -24,6 +24,8 @@ from fp4ref.checkpoints.repairs import REPAIRS
 from fp4ref.checkpoints.scalars import check_fused, check_kv, check_values
 from fp4ref.errors import FileError
 
+SCALARS = ("global-scale-value", "input-scale")  # codes of findings on single numbers
+
 
 @dataclass
 class LintReport:
@@ -82,7 +84,7 @@ def lint(
     path: a directory, a `.safetensors` or a `.gguf` file. source: the checkpoint in high precision. consumer: judge for
     this one only: its rule for the list of excluded modules, and notes for warnings that break others. convention: a
     name or a family, instead of the recognized one. header_only: read no tensor, so that of each file only the head
-    need be present. workers: modules that are read at once. step: is told each module's name.
+    need be present. workers: processes, each of which reads a module at a time. step: is told each module's name.
 
     Errors: FileError if nothing can be read.
 
@@ -127,6 +129,7 @@ def lint(
 
 def _without_consequences(found: Recognized, findings: list[LintFinding]) -> list[LintFinding]:
     """Return findings without fused sets that differ because a member is another weight altogether."""
+    findings = _without_holes(found, findings)
     other = {name for each in findings if each.code == "value-mismatch" for name in each.tensors}
     if not other or not any(each.code == "fused-global-scale" for each in findings):
         return findings
@@ -134,6 +137,27 @@ def _without_consequences(found: Recognized, findings: list[LintFinding]) -> lis
     errors = {name for each in findings if each.severity == ERROR for name in each.tensors}
     kept = [each for each in findings if each.code != "fused-global-scale"]
     return [*kept, *check_fused(found, inside | errors)]
+
+
+def _without_holes(found: Recognized, findings: list[LintFinding]) -> list[LintFinding]:
+    """Return findings without numbers that are zero because they are stored in a hole that begins before them."""
+    hole = {name for each in findings if each.code == "unwritten" for name in each.tensors}
+    zeros = {name for each in findings if each.code in SCALARS and ": zero;" in each.message for name in each.tensors}
+    if not hole or not zeros:
+        return findings
+    inside = set[str]()
+    for shard in found.checkpoint.shards:
+        empty = False
+        for tensor in sorted(shard.tensors.values(), key=lambda each: each.start):
+            empty = tensor.name in hole or (empty and tensor.name in zeros)
+            inside |= {tensor.name} & zeros if empty else set()
+    left = (
+        replace(each, tensors=tuple(name for name in each.tensors if name not in inside))
+        if each.code in SCALARS
+        else each
+        for each in findings
+    )
+    return [each for each in left if each.tensors or each.code not in SCALARS]
 
 
 def cut_files(checkpoint: Checkpoint) -> list[str]:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fp4ref.checkpoints import bounds
-from fp4ref.checkpoints.access import WeightPiece, element_values
+from fp4ref.checkpoints.access import WeightPiece, keep_freed_memory
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.convention import Direction, ScaleWay
+from fp4ref.checkpoints.decoded_digest import DecodedDigest
 from fp4ref.checkpoints.float_scales import FloatScales
 from fp4ref.checkpoints.gguf_views import as_on_the_hub
 from fp4ref.checkpoints.groups import recognize
@@ -32,7 +32,7 @@ from fp4ref.spec import Granularity
 
 DIGEST = 9  # bytes of a SHA-256 that are kept; written as 12 characters
 CHUNK = 1 << 24
-VERSION = 2
+VERSION = 3
 KEY = "fp4ref_manifest"
 KV_SCALES = (".k_scale", ".v_scale")
 
@@ -68,20 +68,20 @@ def digest(parts: Iterable[Any]) -> str:
 
 def signature_of(weight: Weight) -> TensorSignature:
     """Return the digests of a quantized weight, in one pass. Rules: CNV-16."""
-    codes, scales, values = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
+    codes, scales, values = hashlib.sha256(), hashlib.sha256(), DecodedDigest(weight, DIGEST)
     for piece in weight.read(1):
         codes.update(piece.packed.tobytes())
         if piece.scales is not None:
             scales.update(piece.scales.tobytes())
-        values.update(_numbers(weight, piece).tobytes())
+        values.add(piece)
     if weight.float_scales is not None:
         scales.update(weight.float_scales.numbers().tobytes())
-    short = [base64.urlsafe_b64encode(each.digest()[:DIGEST]).decode() for each in (codes, scales, values)]
+    short = [base64.urlsafe_b64encode(each.digest()[:DIGEST]).decode() for each in (codes, scales)]
     block = f"{weight.block[1]}" if weight.scale else weight.granularity
     if block == "square" and weight.block[0] == 1:
         block = f"1x{weight.block[1]}"
     form = f"{weight.element}/{weight.scale or 'float'}/{block}"
-    return TensorSignature(form, weight.shape, short[0], short[1], short[2], factor_text(weight.global_scale))
+    return TensorSignature(form, weight.shape, short[0], short[1], values.text(), factor_text(weight.global_scale))
 
 
 def factor_text(scale: StoredScale | None) -> str:
@@ -95,20 +95,6 @@ def factor_text(scale: StoredScale | None) -> str:
     if (values == 1).all():
         return ""
     return values.tobytes().hex() if values.size == 1 else digest([values.tobytes()])
-
-
-def _numbers(weight: Weight, piece: WeightPiece) -> Any:
-    """Return the values of a piece as float64, which has each product exactly; -0 as 0, and NaN as one NaN."""
-    values = element_values(weight.element, piece.packed)[:, : weight.columns].astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        if piece.scales is not None:
-            values *= np.repeat(bounds.values(weight.scale)[piece.scales], weight.block[1], -1)[:, : weight.columns]
-        elif weight.float_scales is not None:
-            values *= weight.factors(piece)
-        values *= np.float64(weight.multiplier(piece.matrix))
-    values += 0.0
-    values[np.isnan(values)] = np.nan
-    return values
 
 
 def plain_signature(tensor: StoredTensor) -> TensorSignature:
@@ -126,6 +112,7 @@ def manifest_of_checkpoint(
 
     Rules: CNV-16.
     """
+    keep_freed_memory()
     checkpoint = open_checkpoint(path)
     checkpoint.require_readable()
     if (view := as_on_the_hub(checkpoint)) is not None:

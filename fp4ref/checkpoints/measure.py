@@ -40,7 +40,8 @@ class Measured:
     codes: by element code, of evenly spaced rows where these are enough of four bits. scales: by scale byte. tops:
     blocks by their largest magnitude code, where the scale is normal. zeros: blocks whose elements are all zero, by
     scale byte; odd_zeros: those whose codes are not the convention's. zero_scales: blocks with scale zero and other
-    elements. negative_rows: rows with a scale whose sign is set. The other arrays: per row, for runs.
+    elements. negative_rows: rows with a scale whose sign is set. The other arrays: per row, for runs. Counts
+    that another process sends come without their group.
     """
 
     group: TensorGroup
@@ -55,9 +56,13 @@ class Measured:
     constant_scale: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     constant_code: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     empty_row: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    float_row: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     energy: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     structure: tuple[float, float] | None = None
     largest: float = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "group"}
 
     @property
     def blocks(self) -> int:
@@ -80,7 +85,7 @@ def measure(group: TensorGroup) -> Measured:
     pairs = np.zeros(1 << 16, np.int64)
     every = _spacing(group)
     tops_and_scales, matrix, counted = np.zeros((size // 2, 256), np.int64), 0, 0
-    rows: list[tuple[Any, Any, Any]] = []
+    rows: list[tuple[Any, ...]] = []
     structures = ScaleStructure(group)
     numbers = float_scales(group)
     for piece in pieces(group):
@@ -100,7 +105,7 @@ def measure(group: TensorGroup) -> Measured:
     _add_blocks(found, matrix, tops_and_scales)
     found.codes += _codes_of_pairs(pairs, group.convention.bits, counted)
     found.constant_scale, found.constant_code = (np.concatenate(part) for part in [*zip(*rows, strict=True)][:2])
-    found.empty_row = np.concatenate([part for *_, part in rows])
+    found.empty_row, found.float_row = (np.concatenate(part) for part in [*zip(*rows, strict=True)][2:])
     found.structure = structures.explained()
     return found
 
@@ -244,8 +249,11 @@ def _add_energy(found: Measured, piece: WeightPiece) -> None:
     found.energy += energy
 
 
-def _row_facts(piece: WeightPiece, bits: int) -> tuple[Any, Any, Any]:
-    """Return per row the scale byte if all are equal, the code if all bytes are equal, else -1; and if all are zero."""
+def _row_facts(piece: WeightPiece, bits: int) -> tuple[Any, ...]:
+    """Return per row the scale byte if all are equal, the code if all bytes are equal, else -1.
+
+    Then whether all codes are zero, and whether the bytes are those of floating-point numbers.
+    """
     packed = piece.packed
     same = _repeats(packed)
     code = np.where(same, (packed[:, 0] & (15 if bits == 4 else 255)).astype(np.int64), -1)
@@ -253,7 +261,20 @@ def _row_facts(piece: WeightPiece, bits: int) -> tuple[Any, Any, Any]:
         scale = np.full(len(packed), -1)
     else:
         scale = np.where(_repeats(piece.scales), piece.scales[:, 0].astype(np.int64), -1)
-    return scale, code, same & (packed[:, 0] & (0x77 if bits == 4 else 0x7F) == 0)
+    return scale, code, same & (packed[:, 0] & (0x77 if bits == 4 else 0x7F) == 0), ~same & _are_floats(packed)
+
+
+def _are_floats(rows: Bytes) -> NDArray[np.bool_]:
+    """Return True for each row whose bytes are those of float32 or bfloat16 numbers of usual sizes, 2^-17 to 8.
+
+    The byte of the sign and the exponent is one of few in such numbers, and no other byte of them is.
+    """
+    width = min(rows.shape[1], FEW) // 4 * 4
+    if width < FEW // 2:
+        return np.zeros(len(rows), np.bool_)
+    magnitudes = rows[:, :width] & np.uint8(0x7F)
+    share = ((magnitudes >= 0x37) & (magnitudes <= 0x41)).reshape(len(rows), -1, 4).mean(1)
+    return np.asarray((share[:, 3] > 0.9) & (share[:, 0] < 0.5))
 
 
 def _repeats(rows: Bytes) -> NDArray[np.bool_]:

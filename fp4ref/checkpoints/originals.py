@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fp4ref.checkpoints.access import Floats, WeightPiece
 from fp4ref.checkpoints.checkpoint import Checkpoint
 from fp4ref.checkpoints.convention import FLOATS
+from fp4ref.checkpoints.experts import ExpertView
 from fp4ref.checkpoints.groups import TensorGroup
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.files.tensors import DTYPES
@@ -89,7 +90,8 @@ class Original:
         self.tensor, self.group = tensor, group
         self._last = -1, np.zeros((0, 0), np.float32)
         *front, rows, columns = tensor.shape
-        self.turned = (*front, columns, rows) == group.shape and group.convention.turned
+        as_stored = not isinstance(tensor, ExpertView)
+        self.turned = as_stored and (*front, columns, rows) == group.shape and group.convention.turned
         self.rows, self.columns = (columns, rows) if self.turned else (rows, columns)
         padded = all(
             -(-size // multiple) * multiple == stored

@@ -148,6 +148,24 @@ def opened(path: Path, name: str) -> Shard:
     return Shard(path, name, regular_file(path, "CKP-1"), stamp=stamp(path))
 
 
+def leaves(folder: Path, name: str) -> bool:
+    """Return True if a name leads out of the directory.
+
+    A hub's cache is one place: its snapshots are links to files beside them, in `blobs`.
+
+    Rules: CKP-3.
+    """
+    inside = folder.resolve()
+    try:
+        target = (folder / name).resolve()
+    except RuntimeError:  # links in a circle, before Python 3.13
+        return True
+    if target.is_relative_to(inside):
+        return False
+    hub = inside.parent.parent / "blobs"
+    return Path(name).name != name or inside.parent.name != "snapshots" or not target.is_relative_to(hub)
+
+
 def stamp(path: Path) -> tuple[int, ...]:
     """Return device, inode, size and time in ns, of which one differs if a file was replaced; empty if it is gone."""
     try:

@@ -16,10 +16,12 @@ from fp4ref.checkpoints.access import Bytes, Floats, WeightPiece, codes_of, deco
 from fp4ref.checkpoints.check_bytes import readable
 from fp4ref.checkpoints.check_scales import RARE, Verdict
 from fp4ref.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from fp4ref.checkpoints.diagnoses import LOSS, SINGLE, diagnosed
-from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
+from fp4ref.checkpoints.diagnoses import LOSS, SINGLE, diagnosed, judge_plain
+from fp4ref.checkpoints.experts import with_each_expert
+from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
-from fp4ref.checkpoints.in_threads import in_threads
+from fp4ref.checkpoints.in_processes import in_processes
+from fp4ref.checkpoints.matching import by_values
 from fp4ref.checkpoints.originals import Original, SquaredError, amax_of, counterpart, is_matrix
 from fp4ref.checkpoints.scalars import numbers
 from fp4ref.checkpoints.shards import StoredTensor
@@ -40,38 +42,41 @@ def check_source(
     """Compare every group with the tensor of its name in a checkpoint of high precision.
 
     facts: per group, to which the signal-to-noise ratio and the specification are added. broken: names of tensors with
-    a finding, which are not compared. workers: groups that are compared at once.
+    a finding, which are not compared. workers: processes, each of which compares a group at a time.
 
     Rules: CKP-24.
     """
-    source = open_checkpoint(path)
+    source = with_each_expert(open_checkpoint(path))
     merged: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    compared = [
-        (group, tensor)
-        for group in found.groups
-        if (tensor := counterpart(source, group)) is not None and not broken & set(group.names) and readable(group)
-    ]
+    fit = [group for group in found.groups if not broken & set(group.names) and readable(group)]
+    named = {group.name: tensor for group in fit if (tensor := counterpart(source, group)) is not None}
+    unnamed = [group for group in fit if group.name not in named] if found.checkpoint.kind == ".gguf" else []
+    named |= by_values(unnamed, source)
+    compared = [(group, named[group.name]) for group in fit if group.name in named]
 
-    def judged(pair: tuple[TensorGroup, StoredTensor]) -> list[Verdict]:
-        step(pair[0].name)
-        return [*_compare(found, source, *pair, facts[pair[0].name])]
+    def judged(pair: tuple[TensorGroup, StoredTensor]) -> tuple[list[Verdict], Facts]:
+        measured: Facts = {}
+        return [*_compare(found, source, *pair, measured)], measured
 
-    for group, _ in compared:
-        facts.setdefault(group.name, {})
-    for verdicts in in_threads(judged, compared, workers):
+    results = in_processes(judged, compared, workers, found.checkpoint.shards)
+    for (group, _), (verdicts, measured) in zip(compared, results, strict=True):
+        step(group.name)
+        facts.setdefault(group.name, {}).update(measured)
         for code, severity, name, message in verdicts:
             merged.setdefault((code, severity), []).append((name, message))
     for (code, severity), entries in merged.items():
         yield finding(code, severity, [name for name, _ in entries], entries[0][1])
-    yield from _plain(found, source)
+    yield from judge_plain(found, source)
     source.require_unchanged()
-    if not compared:
+    if others := [group.name for group in unnamed if group.name not in named]:
+        yield f"source: cannot tell, no tensor has the name or the values of {listed(others)}"
+    elif not compared:
         yield f"source: no quantized module has a tensor of its name and shape in {path}"
 
 
 def zeros_in(found: Recognized, path: str, names: set[str]) -> set[str]:
     """Return those of some tensors whose module has rows of zeros, all of which are zero in the source too."""
-    source, zeros = open_checkpoint(path), set[str]()
+    source, zeros = with_each_expert(open_checkpoint(path)), set[str]()
     for group in found.groups:
         tensor = counterpart(source, group) if names & {*group.names} and readable(group) else None
         original = None if tensor is None else Original(tensor, group)
@@ -96,7 +101,8 @@ def _compare(
     if best is not None:
         facts["reference_sqnr_db"], facts["closest_spec"] = round(best.decibels, 2), best.spec
         facts["differing_bytes"] = best.differing
-    if best is not None and best.differing <= SINGLE:
+    single = _single(group)
+    if best is not None and best.differing <= single:
         if best.far:
             text = (
                 f"{best.differing} bytes are not those that {best.spec} gives, and {best.far} elements not the nearest"
@@ -106,10 +112,15 @@ def _compare(
     needed = best.decibels - LOSS if best is not None else bounds.least_decibels(group.convention.element)
     if error.decibels >= needed or not error.source:
         count = sum(_astray(group, original.read(piece), piece) for piece in pieces(group))
-        if 0 < count <= RARE:
+        if 0 < count <= max(RARE, single // 2):
             yield "bit-damage", WARNING, name, f"{count} elements are far from the source's, all others are the nearest"
         return
     yield diagnosed(group, original, error, needed, name)
+
+
+def _single(group: TensorGroup) -> int:
+    """Return the number of bytes that count as damage where all others are right."""
+    return max(SINGLE, group.matrices * group.rows * group.columns // 1000)
 
 
 @dataclass
@@ -208,7 +219,7 @@ def _reproduced(group: TensorGroup, original: Original, candidate: SourceCandida
         rows = original.read(piece)
         made, data, scales = _made(rows, candidate)
         different = _different(data, scales, piece, group)
-        if 0 < different <= SINGLE:
+        if 0 < different <= _single(group):
             expected = piece._replace(packed=data[:, : piece.packed.shape[1]], scales=scales)
             far += _far(group, rows, piece, expected)
         differing += different
@@ -265,28 +276,3 @@ def _astray(group: TensorGroup, rows: Floats, piece: WeightPiece) -> int:
     above = np.clip(np.searchsorted(grid, wanted), 1, len(grid) - 1)
     best = np.where(wanted - grid[above - 1] <= grid[above] - wanted, grid[above - 1], grid[above])
     return int((abs(kept - wanted) > 0.75 * abs(kept - best)).sum() - (kept == best).sum())
-
-
-def _plain(found: Recognized, source: Checkpoint) -> Iterator[LintFinding]:
-    """Compare tensors in high precision bit for bit; where most differ, a method has changed them all."""
-    same = 0
-    damaged: list[str] = []
-    different: list[str] = []
-    for name, tensor in found.plain.items():
-        other = source.tensors.get(name)
-        if other is None or (other.dtype, other.shape) != (tensor.dtype, tensor.shape):
-            continue
-        wrong = 0
-        for begin in range(0, tensor.count, 1 << 24):
-            count = min(1 << 24, tensor.count - begin)
-            a, b = (np.frombuffer(each.bytes(begin, count), np.uint8) for each in (tensor, other))
-            wrong += int((a != b).sum())
-        same += not wrong
-        if wrong:
-            (damaged if wrong <= SINGLE and tensor.count > 8 * SINGLE else different).append(name)
-    if damaged and same > len(damaged):
-        yield finding("bit-damage", ERROR, damaged, "single bytes are not the source's")
-    if different and same > len(different):
-        yield finding(
-            "value-mismatch", ERROR, different, "not the source's, though other tensors in high precision are"
-        )

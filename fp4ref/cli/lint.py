@@ -33,7 +33,7 @@ Examples:
 )
 @click.option("--convention", metavar="NAME", help="The convention or its family, instead of the recognized one.")
 @click.option("--header-only", is_flag=True, help="Read headers and configuration, no tensors.")
-@click.option("--workers", type=click.IntRange(1, 256), default=1, help="Read as many modules at once.")
+@click.option("--workers", type=click.IntRange(1, 256), default=1, help="Local processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--sarif", type=click.Path(path_type=Path), help="Also write a SARIF log to this file.")
 @click.option("--html", type=click.Path(path_type=Path), help="Also write a page to this file.")

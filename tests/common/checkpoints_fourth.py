@@ -74,6 +74,9 @@ def metadata_of_a_layer_that_is_not_stored(e):
     e.metadata["_quantization_metadata"] = json.dumps(record)
 
 
+LAST = len(DEFECTS)
+
+
 def fourth() -> list[Any]:
     """Return the defects of this file."""
-    return DEFECTS[FIRST:]
+    return DEFECTS[FIRST:LAST]

@@ -7,9 +7,11 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
+from fp4ref.checkpoints.checkpoint import Checkpoint
 from fp4ref.checkpoints.configuration import Configuration
-from fp4ref.checkpoints.convention import CONVENTIONS, families
+from fp4ref.checkpoints.convention import CONVENTIONS, Convention, families
 from fp4ref.checkpoints.declarations import CheckpointDeclaration
+from fp4ref.checkpoints.experts import INTERLEAVED, STACK, stacks, with_experts
 from fp4ref.checkpoints.findings import listed
 from fp4ref.checkpoints.groups import Recognized
 from fp4ref.checkpoints.lossless import BLOCK_FP8
@@ -60,6 +62,26 @@ def _parsed(text: str) -> Spec | str:
     spec = from_json(text)
     require_spec(spec)
     return spec
+
+
+def with_experts_of(request: ConversionRequest, checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint whose experts that are to be quantized are weights [N, K], of each or of all of them.
+
+    Rules: CNV-24.
+    """
+    found = stacks(checkpoint, wanted=lambda module: isinstance(_spec(request, module), Spec))
+    if not found:
+        return checkpoint
+    members = _candidates(request.to) if request.to else []
+    in_gguf = any(each.struct for each in members) and (checkpoint.config or {}).get("model_type") in INTERLEAVED
+    if any(each.split and not each.turned for each in members) and not any(each.turned for each in members):
+        needed = "a convention of its names: gpt-oss for those of Hugging Face"
+        raise DomainError("quantize", f"{found[0].tensor.name} for {request.to}", needed, "CNV-24")
+    return with_experts(checkpoint, found, whole=in_gguf or any(each.turned for each in members))
+
+
+def _candidates(to: str) -> list[Convention]:
+    return [CONVENTIONS[to]] if to in CONVENTIONS else families()[to]
 
 
 def weights_of(request: ConversionRequest, found: Recognized) -> dict[str, tuple[Weight, str]]:
@@ -118,9 +140,14 @@ def quantized(
     if not request.quantize:
         return
     values: dict[str, tuple[MatrixValues, Spec]] = {}
+    only_experts, left_out = any(each.turned for each in _candidates(to)), list[str]()
     for name, tensor in found.plain.items():
         module = name.removesuffix(".weight")
-        spec = _spec(request, module) if name.endswith(".weight") and is_matrix(tensor) else None
+        usual = len(tensor.shape) == 2 or "expert" in name or request.include  # others are kernels of convolutions
+        spec = _spec(request, module) if name.endswith(".weight") and is_matrix(tensor) and usual else None
+        if spec is not None and only_experts and not STACK.fullmatch(name):
+            left_out.append(module)
+            continue
         if isinstance(spec, Spec):  # block FP8 has no quantizer
             values[module] = values_of(tensor, module), spec
     cast = list[Recoded]()
@@ -131,6 +158,9 @@ def quantized(
         elif spec is not None:
             values[module] = values_again(weight, home), spec
     yield from cast
+    if left_out and (request.include or not values):
+        needed = f"experts in one tensor: {to} stores no other weight quantized"
+        raise DomainError("quantize", f"{listed(left_out)} for {to}", needed, "CNV-24")
     if not values and not cast:
         raise DomainError("quantize", "no matrix that the patterns take", "some", "CNV-13")
     left = list[str]()
@@ -192,7 +222,7 @@ def _others(family: str) -> set[str]:
 
 def configuration_of(to: str) -> Configuration:
     """Return the configuration of a family or convention."""
-    return (CONVENTIONS[to] if to in CONVENTIONS else families()[to][0]).configuration
+    return _candidates(to)[0].configuration
 
 
 def stored_cache(found: Recognized) -> str:
@@ -204,7 +234,7 @@ def stored_cache(found: Recognized) -> str:
 def cache_names(found: Recognized, to: str) -> dict[str, str | None]:
     """Return the new name of each scale of the KV cache; None where the target declares no cache. Rules: CNV-14."""
     target = configuration_of(to)
-    convention = CONVENTIONS[to] if to in CONVENTIONS else families()[to][0]
+    convention = _candidates(to)[0]
     with_cache, without = (target.write(CheckpointDeclaration({"m": convention}, kv=kv)) for kv in ("fp8", ""))
     names: dict[str, str | None] = {}
     if found.family == to.partition(".")[0] or not found.family:

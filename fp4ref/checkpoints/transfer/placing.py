@@ -46,7 +46,7 @@ class PlacedWeight:
 
     def __post_init__(self) -> None:
         columns, convention = self.padded[1], self.convention
-        step = convention.codes_per_item * (convention.block[1] if convention.split else 1)
+        step = convention.block[1] if convention.split else convention.codes_per_item
         if convention.struct:
             step = convention.packing.axes[1].multiple
         if columns % step:

@@ -23,6 +23,7 @@ from fp4ref.checkpoints.transfer.gathering import (
     quantized,
     stored_cache,
     weights_of,
+    with_experts_of,
 )
 from fp4ref.checkpoints.transfer.gguf_files import (
     carried,
@@ -54,6 +55,8 @@ def make_plan(request: ConversionRequest) -> ConversionPlan:
     checkpoint.require_readable()
     if request.to and not _in_structs(request.to) and (view := as_on_the_hub(checkpoint)):
         checkpoint = view.checkpoint
+    if request.quantize:
+        checkpoint = with_experts_of(request, checkpoint)
     found = recognize(checkpoint, request.convention or None)
     if "config" in request.repairs and not found.config.kv:
         found.config.kv = stored_cache(found)

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from fp4ref.checkpoints.in_processes import THREADS, end_with_parent
 from fp4ref.checkpoints.in_threads import usual_count
 from fp4ref.checkpoints.transfer.plan import ConversionPlan
 from fp4ref.checkpoints.transfer.request import ConversionRequest
@@ -24,7 +25,6 @@ from fp4ref.errors import DomainError, FileError, Fp4Error
 
 RETRIES = 2
 CONNECT = "10s"
-THREADS = ("FP4REF_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # variables that limit threads
 Tell = Callable[[str], None]
 AGAIN = "to run the same command again, which goes on with what is finished"
 
@@ -115,7 +115,7 @@ def _in_processes(partial: Path, plan: ConversionPlan, numbers: list[int], worke
     for _ in range(1 + RETRIES):
         try:
             others = max(min(workers, len(numbers)) - 1, 1)
-            with _processors(each_process), ProcessPoolExecutor(others, context) as pool:
+            with _processors(each_process), ProcessPoolExecutor(others, context, end_with_parent) as pool:
                 threads = max(-(-workers // len(numbers)), usual_count())
                 futures = [pool.submit(write_part, str(partial), number, threads=threads) for number in numbers]
                 for each in futures:
