@@ -1,4 +1,4 @@
-"""What the numbers of a benchmark depend on: the device, its driver and clocks, the commit, versions and the date."""
+"""The setting of a benchmark: the device, its driver and clocks, the commit, versions and the date."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def first_line(command: list[str]) -> str:
 
 
 def setting(device: str = "cuda") -> dict[str, str]:
-    """Return what numbers of a device of torch depend on, by name."""
+    """Return the facts that numbers of a device of torch depend on, by name."""
     here = {
         "commit": os.environ.get(VARIABLE) or first_line(["git", "rev-parse", "--short=8", "HEAD"]),
         "torch": torch.__version__,

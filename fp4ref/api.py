@@ -232,7 +232,7 @@ def to_layout(
     Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-6, LAY-7.
     """
     kinds = repeats.kind_of_bytes(q, *DIRECTIONS)
-    key = "to_layout", kinds, scale_layout, backend
+    key = "to_layout", kinds, kinds and q.spec.name, scale_layout, backend
     again = repeats.find(key) if kinds else None
     if again:
         repeated: Quantized[Row_co, Column_co] = again(q)

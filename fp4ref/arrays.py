@@ -157,6 +157,8 @@ def require_array(operation: str, x: Any) -> None:
         if x.layout is not sys.modules["torch"].strided or x.is_nested:
             kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
             raise DTypeError(operation, f"a {kind} tensor", "a dense one: x.to_dense()", "NUM-3")
+        if sys.modules["torch"]._is_functional_tensor(x):
+            raise DTypeError(operation, "a tensor of torch's functionalization, which has no memory", needed, "NUM-3")
         if x.is_meta:
             raise DTypeError(operation, "a tensor on the device meta, which has no values", needed, "NUM-3")
         return

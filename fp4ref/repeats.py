@@ -55,19 +55,27 @@ def kind_of(x: Any) -> tuple[Hashable, ...] | None:
     """Return the kind of an array of NumPy or torch; None for any other object, and for lazy views (NUM-7)."""
     if type(x) is np.ndarray:
         return x.dtype, x.shape, x.strides
-    strided = _plain.get(type(x)) or _plain_now().get(type(x))
-    if strided is None or x.layout is not strided or x.is_neg() or x.is_conj():
+    plain = _plain.get(type(x)) or _plain_now().get(type(x))
+    if plain is None or x.layout is not plain.layout or x.is_neg() or x.is_conj() or plain.is_functional(x):
         return None
     return x.dtype, x.shape, x.stride(), x.device
 
 
-_plain: dict[type, Any] = {}  # torch's types without a behaviour of their own, and the layout that has strides
+class Plain(NamedTuple):
+    """A type of torch without a behaviour of its own: its layout that has strides, and the test for lazy tensors."""
+
+    layout: Any
+    is_functional: Callable[[Any], bool]
 
 
-def _plain_now() -> dict[type, Any]:
+_plain: dict[type, Plain] = {}
+
+
+def _plain_now() -> dict[type, Plain]:
     torch = sys.modules.get("torch")
     if torch is not None:
-        _plain.update(dict.fromkeys((torch.Tensor, torch.nn.Parameter), torch.strided))
+        plain = Plain(torch.strided, torch._is_functional_tensor)
+        _plain.update(dict.fromkeys((torch.Tensor, torch.nn.Parameter), plain))
     return _plain
 
 

@@ -25,6 +25,7 @@ from fp4ref.layout import LAYOUTS, Layout, scale_layouts
 from fp4ref.registry import Call
 from fp4ref.strategies import drawn_layouts
 from fp4ref_cuda import BACKEND as CUDA
+from fp4ref_cuda import shared_places
 from fp4ref_numerics.layouts import lower_layout
 
 GFX950 = Layout("amd.gfx950_32x8", "m(16,2,*) k(4,2,*): m1 k1 m0 k0 k2 m2")
@@ -140,6 +141,7 @@ def test_a_backend_that_does_not_repeat_digits_says_so():
     assert theirs.unserved(call_of(SHARED)) == ["layout shared with digit m0, which is repeated"]
     assert not theirs.unserved(call_of(TURNED))
     assert not CUDA.unserved(call_of(SHARED))
+    assert shared_places.in_linear(call_of(SHARED)) is shared_places.in_linear(call_of(SHARED))  # programs go by it
     grouped = dataclasses.replace(call_of(SHARED), operation="quantize_grouped")
     assert CUDA.unserved(grouped) == ["a group at once in shared, whose scales are compared member by member"]
 

@@ -17,7 +17,7 @@ import fp4ref
 import fp4ref_cuda
 import fp4ref_numerics
 from codes import every_code_under_every_scale
-from fp4ref import arrays
+from fp4ref import arrays, packing
 from fp4ref.formats import CUDA_UE5M3, Codec, Format
 from fp4ref.layout import LAYOUTS, Layout
 from fp4ref.operands import AlphaRule, Epilogue, Operand
@@ -493,3 +493,42 @@ def test_products(of_a, of_b, out, source, exact, tmp_path):
             )
             assert got[: wanted.size].tobytes() == wanted.tobytes(), (rows, columns, depth)
             assert (got[wanted.size :] == 7.0).all()
+
+
+@pytest.mark.rule("GEM-2", "GEM-4", "GEM-8")
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "blockwise"])
+@pytest.mark.parametrize("infinity", [False, True])
+def test_products_of_codes_of_4_bits_that_are_no_numbers(infinity, exact, tmp_path):
+    form = dataclasses.replace(fp4ref.NVFP4.element.format, name="vendor.e2m1", codes=7, infinity=infinity)
+    spec = fp4ref.NVFP4.replace(name="vendor.nvfp4", element=Codec(format=form, nan=(7, 7)))
+    stored, rng = LAYOUTS["linear"], np.random.default_rng(exact)
+    types = "using In = fp4ref::float32; using Out = fp4ref::float32;"
+    library = built(tmp_path, "gemm", gemm._text((spec, stored), (spec, stored), types, 64, exact))
+    for rows, columns, depth in ((5, 3, 64), (33, 17, 321)):
+        codes = [
+            np.where(rng.random((n, depth)) < 0.3 / depth, 7, rng.integers(0, 7, (n, depth))) for n in (rows, columns)
+        ]
+        a, b = (
+            Quantized(
+                spec,
+                each.shape,
+                "float32",
+                "linear",
+                DirectionData(
+                    packing.pack(each.astype(np.uint8), form),
+                    rng.integers(0x20, 0x58, (len(each), -(-depth // 16)), np.uint8),
+                    np.ones(1, np.float32),
+                ),
+            )
+            for each in codes
+        )
+        wanted = fp4ref.gemm(a, b, "exact" if exact else "blockwise", backend="numpy")
+        assert 0 < np.isfinite(wanted).sum() < wanted.size
+        sides = [Operand(q.row, q.shape, q.spec, stored) for q in (a, b)]
+        rule = Epilogue(np.float32(1), None, None, np.dtype(np.float32), AlphaRule.RECIPROCAL)
+        got = np.full(wanted.size, 7.0, np.float32)
+        addresses = [part.ctypes.data for part in (*a.row, *b.row)]
+        last = *gemm._numbers(*sides, rule), None, None, got.ctypes.data
+        grid = -(-rows // gemm.TILE) * -(-columns // gemm.TILE)
+        library.start(grid, *map(ctypes.c_void_p, (*addresses, rows, columns, depth, *last)))
+        assert got.tobytes() == wanted.tobytes()

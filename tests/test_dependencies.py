@@ -91,7 +91,7 @@ BACKENDS = {
         ("launch", "checks", "plan"),
         ("graphs", "maxima", "members", "cublas"),
         ("programs",),
-        ("reading", "products", "per_tensor", "randoms", "several"),
+        ("reading", "products", "per_tensor", "randoms", "several", "shared_places"),
         ("paths", "multiply", "gemm"),
         ("grouped",),
         ("operations",),

@@ -307,3 +307,21 @@ def test_a_product_of_other_kinds_is_checked():
     gap[:] = a.row.data
     strided = dataclasses.replace(a, row=a.row._replace(data=gap))
     assert fp4ref.gemm(strided, b).tobytes() == fp4ref.gemm(a, b).tobytes()
+
+
+def test_a_result_that_is_moved_keeps_the_name_of_its_specification():
+    mine = fp4ref.NVFP4.replace(name="vendor.mine")
+    for spec in (fp4ref.NVFP4, mine, fp4ref.NVFP4):
+        q = fp4ref.quantize(X, spec)
+        for _ in range(3):
+            assert fp4ref.to_layout(q, "tiled_128x4").spec.name == spec.name
+
+
+@pytest.mark.rule("NUM-3")
+def test_tensors_of_functionalization_are_refused_each_time():
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(X)
+    for _ in range(3):
+        fp4ref.quantize(x, SPEC)
+        with pytest.raises(fp4ref.DTypeError, match="functionalization, which has no memory"):
+            torch.func.functionalize(lambda t: fp4ref.quantize(t, SPEC).row.data)(x)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from torch.autograd import forward_ad  # noqa: E402
 
 import fp4ref  # noqa: E402
 from fp4ref.formats import STOCHASTIC_E2M1  # noqa: E402
@@ -442,3 +445,23 @@ def test_a_quantizer_that_is_called_again_counts_and_keeps_gradients():
     turned = sample(160, 96).t()
     assert torch.equal(quantizer(turned)._rowwise_data, quantizer(turned.contiguous())._rowwise_data)
     assert debug.operation_counts()["quantize"] == {"input": 4}
+
+
+@pytest.mark.rule("TEL-3")
+def test_an_environment_in_the_place_of_another_is_read(monkeypatch):
+    quantizer, x = NVFP4Quantizer(columnwise=False), sample(128, 256)
+    for _ in range(2):
+        quantizer(x)
+    monkeypatch.setattr(os, "environ", dict(os.environ) | {"NVTE_USE_FAST_MATH": "1"})
+    right = as_now(quantizer)(x)
+    assert quantizer.spec(torch.bfloat16, (128, 256)).arithmetic.name == "te-fast"
+    assert torch.equal(quantizer(x)._rowwise_data, right._rowwise_data)
+
+
+@pytest.mark.parametrize("kind", [NVFP4Quantizer, MXFP8Quantizer, Float8Quantizer])
+def test_a_tangent_ends_at_quantizing(kind):
+    quantizer, x = kind(), sample(64, 64).float()
+    for _ in range(2):
+        with forward_ad.dual_level():
+            made = quantizer(forward_ad.make_dual(x, torch.ones_like(x)))
+            assert all(forward_ad.unpack_dual(part).tangent is None for part in made.buffers())

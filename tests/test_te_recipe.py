@@ -238,3 +238,22 @@ def test_factories_quantize_roles_of_other_modules_as_inputs():
         assert quantizer_factories.float8_block_scaling_factory(role).block_scaling_dim == 1
     assert quantizer_factories.current_scaling_factory(other).dtype is DType.kFloat8E5M2
     assert quantizer_factories.current_scaling_factory(None).dtype is DType.kFloat8E4M3
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("original", [False, True])
+@pytest.mark.parametrize("kind", [te.NVFP4Quantizer, MXFP8Quantizer, te.Float8CurrentScalingQuantizer])
+def test_one_quantizer_for_all_roles_computes_as_one_for_each_does(kind, original, frozen):
+    results = []
+    shared = kind()
+    for factory in (lambda role: kind(), lambda role: shared):
+        torch.manual_seed(0)
+        layer = te.Linear(64, 96, params_dtype=torch.bfloat16, save_original_input=original)
+        layer.weight.requires_grad_(not frozen)
+        x = torch.randn(64, 64).bfloat16().requires_grad_()
+        for _ in range(2):
+            with te.autocast(recipe=recipe.CustomRecipe(qfactory=factory)):
+                y = layer(x)
+            y.backward(torch.ones_like(y))
+        results.append([y.detach(), x.grad, layer.bias.grad, *([] if frozen else [layer.weight.grad])])
+    assert all(map(torch.equal, *results))

@@ -71,6 +71,16 @@ class Library:
 
         return int(cupy.cuda.get_current_stream().ptr)
 
+    def captures(self) -> bool:
+        """Return True if the caller captures what its current stream is given."""
+        if self.name == "torch":
+            import torch
+
+            return bool(torch.cuda.is_current_stream_capturing())
+        import cupy
+
+        return bool(cupy.cuda.get_current_stream().is_capturing())
+
     def current(self) -> contextlib.AbstractContextManager[Any]:
         """Make the array's device the current one, where it is not."""
         if self.name == "torch":

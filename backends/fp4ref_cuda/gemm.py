@@ -19,9 +19,10 @@ from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, cublas, programs
 from fp4ref_cuda.buffers import FRESH, Library, pointer
-from fp4ref_cuda.launch import float_bits, launch, rehearsing, run
+from fp4ref_cuda.launch import launch, rehearsing, run
 from fp4ref_cuda.plan import Plan, remember
 from fp4ref_cuda.reading import dequantized
+from fp4ref_cuda.words import float_bits
 from fp4ref_numerics.layouts import lower_layout
 from fp4ref_numerics.products import of_operand, span_of_sums
 

@@ -21,14 +21,14 @@ from fp4ref_cuda.words import start_once
 FAMILY = {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)}  # targets whose conversions need the architecture's own variant
 
 
-class _Current(threading.local):
-    """Of a thread: the device that it has a context on, and the kernels that a rehearsal notes."""
+class _ThreadState(threading.local):
+    """The device that a thread has a context on, and the kernels that its rehearsal notes."""
 
     ordinal: int | None = None
     rehearsal: dict[tuple[str, str, str], None] | None = None
 
 
-_current = _Current()
+_current = _ThreadState()
 
 
 def require_device() -> None:
@@ -212,9 +212,8 @@ def launch(
 
     Errors: BackendError with the kernel's name, for what fails before the kernel runs.
     """
-    rehearsal = _current.rehearsal
-    if rehearsal is not None:
-        rehearsal[name, prelude, target(library.ordinal)] = None
+    if (noted := _current.rehearsal) is not None:
+        noted[name, prelude, target(library.ordinal)] = None
         return
     shape = Shape(grid, block, shared, True)
     run(library, ready(library, name, prelude, shape, len(arguments)), arguments)
@@ -241,12 +240,6 @@ def ready(library: Library, name: str, prelude: str, shape: Shape, count: int) -
     except (RuntimeError, SystemError, TypeError) as failure:
         raise _failed(name, failure) from failure
     return starter(library, Launch(name, loaded, shape, (0,) * count))
-
-
-def float_bits(number: float) -> int:
-    """Return the bits of a number rounded to float32, as a kernel takes it for an argument."""
-    with np.errstate(over="ignore"):
-        return int(np.float32(number).view(np.uint32))
 
 
 def starter(library: Library, launch: Launch) -> Start:

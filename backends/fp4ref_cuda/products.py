@@ -11,8 +11,9 @@ from fp4ref.errors import BackendError, ShapeError
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers, programs
 from fp4ref_cuda.buffers import Library, pointer
-from fp4ref_cuda.launch import float_bits, launch
+from fp4ref_cuda.launch import launch
 from fp4ref_cuda.plan import ANY, Plan, prelude, remember
+from fp4ref_cuda.words import float_bits
 
 OF_BLOCK, EACH = 256 * 8, 8  # elements of a row that a block of threads finishes, and that one thread does
 MOST_FACTORS = 4

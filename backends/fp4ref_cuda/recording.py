@@ -157,13 +157,13 @@ def _never() -> bool:
     return False
 
 
-class _Current(threading.local):
+class _Recorder(threading.local):
     """The recording of a thread's call."""
 
     recording: Recording | None = None
 
 
-_current = _Current()
+_current = _Recorder()
 
 
 def current() -> Recording | None:

@@ -1,13 +1,14 @@
 """Scales that share a place, where a digit of their layout is repeated: they have to agree before they are stored.
 
-Whether they do is read back: these calls wait for the device, and cannot be captured into a graph. Reading such a
-layout takes none of this.
+They are read back to compare them: these calls wait for the device, and cannot be captured into a graph. Reading such
+a layout takes none of this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,14 @@ from fp4ref.layout import LINEAR, Layout
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers, checks, recording
-from fp4ref_cuda.graphs import captures
+from fp4ref_cuda.buffers import Library
 
 OPERATION = "quantize"
 
 
+@lru_cache(maxsize=256)
 def in_linear(call: Call) -> Call:
-    """Return the call that leaves linear scales, in new buffers."""
+    """Return the call that leaves linear scales, in new buffers: one for all of a kind, as programs know theirs."""
     if call.target is not None:
         return replace(call, target=LINEAR)
     return replace(call, layout=LINEAR, flag=False, out=False)
@@ -42,6 +44,7 @@ def stored(
     Errors: LayoutError for scales that differ and share a place; nothing is written then.
     """
     _, library = buffers.adopt(OPERATION, x)
+    _require_no_capture(OPERATION, call.layout, library)
     with library.current():
         given = {name: data for name in call.directions if (data := out.get(name)) is not None}
         for name, target in given.items():
@@ -66,12 +69,16 @@ def placed(operation: str, linear: Any, form: Layout) -> Any:
     """
     recording.forbid()
     _, library = buffers.adopt(operation, linear)
-    if library.name == "torch" and captures()():
-        got = f"layout {form.name}, whose scales are compared on the host, in a capture"
-        raise BackendError(operation, got, "a call outside of it", "LAY-20")
+    _require_no_capture(operation, form, library)
     scales = form.from_linear(_on_host(linear))
     with library.current():
         return arrays.device_restorer(linear)(library.upload(scales))
+
+
+def _require_no_capture(operation: str, form: Layout, library: Library) -> None:
+    if library.captures():
+        got = f"layout {form.name}, whose scales are compared on the host, in a capture"
+        raise BackendError(operation, got, "a call outside of it", "LAY-20")
 
 
 def _on_host(x: Any) -> np.ndarray[Any, Any]:

@@ -6,12 +6,20 @@ import ctypes
 from array import array
 from collections.abc import Iterable
 
+import numpy as np
+
 from fp4ref_cuda.recording import Start
 
 WORD = (1 << 64) - 1
 END, BUFFER, SIZE = 0, 1, 2  # words of the driver's list that says where a launch's arguments are (CU_LAUNCH_PARAM_...)
 HEADER = 6  # words before the arguments: that list, and their size in bytes
 POINTERS = (1, HEADER), (3, HEADER - 1)  # words of the list, and those that they point to
+
+
+def float_bits(number: float) -> int:
+    """Return the bits of a number rounded to float32, as a kernel takes it for an argument."""
+    with np.errstate(over="ignore"):
+        return int(np.float32(number).view(np.uint32))
 
 
 def packed(arguments: Iterable[int]) -> array[int]:

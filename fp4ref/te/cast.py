@@ -31,7 +31,7 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
 
     Rules: TEL-3, TEL-4, TEL-5, TEL-7, TEL-28.
     """
-    x = tensor.detach() if tensor.requires_grad else tensor
+    x = tensor.detach()  # from a tangent too, which requires_grad does not tell
     key = _kind_of(x, quantizer) if output is None and drawn is None else None
     again = repeats.find(key) if key else None
     if again:

@@ -16,7 +16,7 @@ _COUNTS: dict[str, Counter[str]] = {operation: Counter() for operation in OPERAT
 
 
 class _Listening(threading.local):
-    """What hears the counts of a thread, if anything does."""
+    """The list that notes the counts of a thread; None while nobody listens."""
 
     counts: list[tuple[str, str, int]] | None = None
 

@@ -121,7 +121,7 @@ class MXFP8Quantizer(Quantizer):
         return lambda tensor, quantizer: quantizer._made(repeat(tensor.view(-1, width)), tensor)
 
     def _asked(self, tensor: Tensor) -> tuple[Spec, DirectionChoice, str] | None:
-        """Return what one call of `quantize` is asked for; None where it takes more than one."""
+        """Return the arguments of the one call of `quantize` that a tensor takes; None where it takes more than one."""
         swizzled = self.optimize_for_gemm
         together = self.rowwise_usage and (not self.columnwise_usage or (swizzled and self.internal))
         if not (together and tensor.numel()):

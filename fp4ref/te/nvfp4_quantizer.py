@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable
 from operator import attrgetter
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -14,31 +14,21 @@ from torch import Tensor
 from fp4ref import api, registry
 from fp4ref.quantized import DirectionChoice, DirectionData, Directions, Quantized
 from fp4ref.spec import Spec
-from fp4ref.te import rng, specifications, swizzle
+from fp4ref.te import rng, swizzle
 from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType, dtype_name
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix
-from fp4ref.te.nvfp4_settings import DIRECTIONS_OF, NVFP4Settings, fast_choices, require_settings
+from fp4ref.te.nvfp4_settings import DIRECTIONS_OF, NVFP4Settings, fast_choices, require_settings, specification
 from fp4ref.te.nvfp4_storage import NVFP4TensorStorage, scale_shape
 from fp4ref.te.nvfp4_tensor import NVFP4Tensor
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import NVFP4BlockScaling, Recipe
 
 NOTHING = DirectionData(None, None, None)
-OF_KIND = (*NVFP4Settings._fields, "rht_matrix_random_sign_mask_t", "internal", "optimize_for_gemm", "role")
-_settings_of, _kind_of = attrgetter(*NVFP4Settings._fields), attrgetter(*OF_KIND)
-
-
-class _Asked(NamedTuple):
-    """What a quantizer asks of `quantize` for a matrix, and the settings of what it makes of the result."""
-
-    matrix: tuple[int, int]
-    spec: Spec
-    directions: DirectionChoice
-    layout: str
-    settings: dict[str, Any]
+_settings_of = attrgetter(*NVFP4Settings._fields)
+_kind_of = attrgetter(*NVFP4Settings._fields, "rht_matrix_random_sign_mask_t", "internal", "optimize_for_gemm", "role")
 
 
 class NVFP4Quantizer(Quantizer):
@@ -92,19 +82,7 @@ class NVFP4Quantizer(Quantizer):
 
     def spec(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Spec:
         """Return the specification of the bytes of a tensor of this type and shape. Rules: TEL-3."""
-        search = self.nvfp4_use_4over6
-        fast, float16_errors = fast_choices(self)
-        aligned = not (math.prod(shape[:-1]) % 32 or shape[-1] % 32)
-        return specifications.nvfp4(
-            signs=self.rht_matrix_random_sign_mask_t if self.with_rht else None,
-            tiles=self.with_2d_quantization,
-            stochastic=self.stochastic_rounding,
-            row_scaled=self.row_scaled_nvfp4,
-            e4m3_max=self.nvfp4_e4m3_max if search else None,
-            error_mode=self.nvfp4_4over6_err_mode if search else "MAE",
-            float16_errors=float16_errors,
-            fast=fast and dtype is torch.bfloat16 and aligned,
-        )
+        return specification(self, dtype, shape)
 
     def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
         """Raise unless the settings fit each other, and a tensor's shape and dtype. Rules: TEL-3, TEL-23, TEL-34."""
@@ -185,34 +163,35 @@ class NVFP4Quantizer(Quantizer):
         asked = self._asked(tensor)
         if asked is None:
             return super().make(tensor)
+        matrix, how, settings = asked
         bits = self.draw(tensor) if drawn is None else Directions(*drawn)
-        x = tensor.view(asked.matrix)
-        q = api.quantize(x, asked.spec, asked.directions, asked.layout, random_bits=bits)
-        return self._made(q, asked.settings, tensor)
+        return self._made(api.quantize(tensor.view(matrix), *how, random_bits=bits), settings, tensor)
 
     def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
         """Return a function that makes other tensors of a kind; None for what is drawn at random."""
         asked = None if self.stochastic_rounding else self._asked(tensor)
         if asked is None or not tensor.is_contiguous():
             return None
-        x = tensor.view(asked.matrix)
-        repeat = api.quantize_again(x, asked.spec, asked.directions, asked.layout)
+        matrix, how, settings = asked
+        repeat, flat = api.quantize_again(tensor.view(matrix), *how), tensor.dim() == 2
         if repeat is None:
             return None
-        if tensor.dim() == 2:
-            return lambda tensor, quantizer: quantizer._made(repeat(tensor), asked.settings, tensor)
-        return lambda tensor, quantizer: quantizer._made(repeat(tensor.view(asked.matrix)), asked.settings, tensor)
+        return lambda x, quantizer: quantizer._made(repeat(x if flat else x.view(matrix)), settings, x)
 
-    def _asked(self, tensor: Tensor) -> _Asked | None:
-        """Return what is asked of `quantize` for a tensor; None where that is not all there is to do."""
+    def _asked(
+        self, tensor: Tensor
+    ) -> tuple[tuple[int, int], tuple[Spec, DirectionChoice, str], dict[str, Any]] | None:
+        """Return the shape of a tensor's matrix, the arguments of its `quantize`, and the settings of the result.
+
+        Returns None where that call is not all there is to do.
+        """
         directions = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
+        shape = tuple(tensor.shape)
         if directions is None or not tensor.numel() or self.with_amax_reduction:
             return None
-        shape = tuple(tensor.shape)
-        matrix = math.prod(shape[:-1]), shape[-1]
         swizzled = self.optimize_for_gemm and self.bakes_swizzled_scales(shape)
-        layout = swizzle.GEMM if swizzled else swizzle.COMPACT
-        return _Asked(matrix, self.spec(tensor.dtype, shape), directions, layout, self._settings(swizzled))
+        how = self.spec(tensor.dtype, shape), directions, swizzle.GEMM if swizzled else swizzle.COMPACT
+        return (math.prod(shape[:-1]), shape[-1]), how, self._settings(swizzled)
 
     def _made(self, q: Quantized, settings: dict[str, Any], tensor: Tensor) -> Any:
         """Return the tensor of quantized bytes, storage if `internal`. tensor: the one that they are of."""

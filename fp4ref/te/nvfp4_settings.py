@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fp4ref.quantized import DirectionChoice
+from fp4ref.spec import Spec
 from fp4ref.te import specifications
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType
@@ -45,6 +46,23 @@ def fast_choices(q: Any) -> tuple[bool, bool]:
     plain = not (q.with_rht or q.with_2d_quantization or search)
     flag = specifications.environment_flag
     return plain and flag("NVTE_USE_FAST_MATH"), search and flag("NVTE_NVFP4_4OVER6_ERR_USE_FAST_MATH")
+
+
+def specification(q: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Spec:
+    """Return the specification of the bytes that a quantizer makes of a tensor of this type and shape. Rules: TEL-3."""
+    search = q.nvfp4_use_4over6
+    fast, float16_errors = fast_choices(q)
+    aligned = not (math.prod(shape[:-1]) % 32 or shape[-1] % 32)
+    return specifications.nvfp4(
+        signs=q.rht_matrix_random_sign_mask_t if q.with_rht else None,
+        tiles=q.with_2d_quantization,
+        stochastic=q.stochastic_rounding,
+        row_scaled=q.row_scaled_nvfp4,
+        e4m3_max=q.nvfp4_e4m3_max if search else None,
+        error_mode=q.nvfp4_4over6_err_mode if search else "MAE",
+        float16_errors=float16_errors,
+        fast=fast and dtype is torch.bfloat16 and aligned,
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -70,7 +70,8 @@ def codes_in_one_pass(x: Tensor, scale: Tensor, kind: DType) -> Tensor | None:
 def at_once(x: Tensor, kind: DType) -> Callable[[Tensor, float, bool], tuple[Tensor, Tensor]] | None:
     """Return the function that makes codes of a contiguous tensor like x by its own scale, and 1 over that.
 
-    It takes the tensor, the least amax, and whether the scale is a power of two. None without a backend that does it.
+    It takes the tensor, the least amax, and whether the scale is a power of two. Without a backend that does it, the
+    result is None.
 
     Rules: TEL-21.
     """

@@ -132,7 +132,7 @@ class Quantizer(abc.ABC):
     def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
         """Return a function that makes tensors of a kind, as `make` just made one of it, with nothing decided again.
 
-        The function gets the quantizer, of the same kind, to copy it. None where there is no such function.
+        The function gets the quantizer, of the same kind, to copy it. Where there is no such function, return None.
         """
         return None
 

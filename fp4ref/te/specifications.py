@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Any
 
 from fp4ref.arithmetic import TE_FAST
 from fp4ref.catalogue import PROFILES
@@ -78,11 +77,11 @@ def fp8_blocks(dtype: DType, tiles: bool = False) -> Spec:
 
 def environment_flag(name: str) -> bool:
     """Return True if an environment variable that selects other arithmetic is set to 1 now."""
-    if _variables is None:
+    held = getattr(os.environ, "_data", None)  # read for every tensor, in a tenth of the time
+    if held is None:
         return os.environ.get(name, "0") == "1"
-    return bool(_variables.get(_encoded(name)) == _ONE)
+    return bool(held.get(_encoded(name)) == _ONE)
 
 
-_variables: Any = getattr(os.environ, "_data", None)  # read for every tensor, in a tenth of the time
 _encoded = lru_cache(getattr(os.environ, "encodekey", str))
 _ONE = getattr(os.environ, "encodevalue", str)("1")

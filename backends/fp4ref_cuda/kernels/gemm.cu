@@ -135,7 +135,7 @@ template <class S, class Layout> struct Side {
             const unsigned of_scale = there ? scale_byte(row + line, start / W) : 0;
             to.scales[line][block] = there ? scale(of_scale) : 0;
             special |= there && !fp4ref::is_finite(S::Scale::decode(of_scale));
-            if (Table<S>::of_bytes && inside && start + W <= depth && vectors) {
+            if (Table<S>::of_bytes && Whole<S>::finite && inside && start + W <= depth && vectors) {
                 load_packed(to, line, block * W, data + (row + line) * pitch + start / 2);
                 continue;
             }

@@ -94,6 +94,7 @@ class LinearCall(ProductCall):
     grad_output_quantizer: Any = None
     quantized_weight: Any = None
     weight_quantizer: Any = None
+    wants_weight_columns: bool = False
     fsdp_group: Any = None
     main_grad_of: Any = None
     defer: Callable[[Callable[[], torch.Tensor | None]], None] | None = None
@@ -107,6 +108,11 @@ class LinearCall(ProductCall):
     def quantizes(self) -> bool:
         """True if fprop takes quantized operands."""
         return self.input_quantizer is not None
+
+    def choose_weight_directions(self) -> None:
+        """Set the directions in which this call quantizes the weight."""
+        if self.weight_quantizer is not None:
+            self.weight_quantizer.set_usage(rowwise=True, columnwise=self.wants_weight_columns)
 
     def choose_input_directions(self) -> None:
         """Set the directions in which the input is quantized."""
@@ -128,8 +134,13 @@ class LinearCall(ProductCall):
         """Return the key of forward passes with the same kernels; None if ranks communicate or C is added."""
         if self.parallel.size > 1 or self.added is not None:
             return None
-        found = kinds((self.input_quantizer, self.weight_quantizer))
-        return found and ("linear", self.dtype, _bits(self.result_factor), *found)
+        self.choose_weight_directions()  # first: one quantizer may serve both
+        of_weight = kinds((self.weight_quantizer,))
+        self.choose_input_directions()
+        of_input = kinds((self.input_quantizer,))
+        if of_weight is None or of_input is None:
+            return None
+        return "linear", self.dtype, _bits(self.result_factor), *of_weight, *of_input
 
     def backward_kind(self) -> Hashable | None:
         """Return the key of backward passes with the same kernels; None if ranks communicate or a buffer is given."""

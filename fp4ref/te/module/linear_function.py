@@ -41,7 +41,6 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall) -> Any:
         rows = x.reshape(-1, x.shape[-1]).to(call.dtype)
         operand = call.quantized_weight if call.quantizes else weight.to(call.dtype)
-        call.choose_input_directions()
         inputs = rows, weight if call.weight_quantizer else operand, _bias(bias, call)
         local, made, y = together(call.forward_kind(), inputs, partial(_forward, call))
         operand = operand if made is None else made
@@ -78,7 +77,9 @@ def _forward(
     call: LinearCall, rows: torch.Tensor, weight: Any, bias: torch.Tensor | None
 ) -> tuple[Any, Any, torch.Tensor]:
     """Return the input as it was quantized by this process, the weight if it was quantized here, and the product."""
+    call.choose_weight_directions()
     made = call.weight_quantizer.quantize(weight) if call.weight_quantizer else None
+    call.choose_input_directions()
     local = _quantized_input(rows, call)
     total = local
     if call.parallel.gathers_input:

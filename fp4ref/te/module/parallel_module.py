@@ -193,6 +193,7 @@ class ParallelModule(TransformerEngineBaseModule):
             )
             if is_first_microbatch is None and self._is_quantized_within(weight):
                 call.weight_quantizer = self.prepared_weight_quantizer(x, weight, operands["weight"])
+                call.wants_weight_columns = call.weight_quantizer.columnwise_usage
             else:
                 kept = workspace, is_first_microbatch
                 call.quantized_weight = self.quantized_weight(x, weight, operands["weight"], *kept)
