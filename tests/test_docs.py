@@ -433,6 +433,13 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     for name, size in (("large", "64 x 8"), ("small", "8 x 8")):
         record = {"setting": {"device": "B", "date": "2026-01-02", "size": size}, "results": rows}
         (results / f"{name}.json").write_text(json.dumps(record))
+    taken = {"quantize": 0.75, "quantize, start": 0.5, "other": 20.5, "other, start": 0.25}
+    rows = [{"case": case, "processor": seconds} for case, seconds in taken.items()]
+    (results / "peer.json").write_text(json.dumps({"megabytes": 64, "results": rows}))
+    rows = [
+        {"case": f"k{ratio}", "ratio": ratio, "ratio_by_block": ratio / 2, "wide_seconds": 1} for ratio in (4, 1, 2)
+    ]
+    (results / "narrow.json").write_text(json.dumps({"results": rows}))
     page.main(tmp_path / "page.md", results)
     text = (tmp_path / "page.md").read_text("utf-8")
     lines = text.splitlines()
@@ -442,6 +449,8 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
         "## Modules: linear",
         "## Modules: B, 8 x 8",
         "## Modules: B, 64 x 8",
+        "## Checkpoints: 64 MB",
+        "## Narrow matrices: narrow",
         "## Other measurements: cpu",
     ]
     assert "processors: 2; elements: 64; command: `run --json`; file: `cpu.json`" in lines
@@ -457,6 +466,8 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     assert "`torchao nvfp4 row` takes 0.80 times as long as `quantize nvfp4 row`; it is faster at 8x8." in text
     assert "`nvfp4` takes 1.64 times as long as `torch`." in text
     assert "`mxfp8` takes least, 1.50 times as long as `torch`; `nvfp4` most, 1.64 times." in text
+    assert "start where it was measured: `quantize` 0.25 s, `other` 20.25 s." in text
+    assert "takes 1.00 (`k1`) to 4.00 (`k4`) times as long as a wide one; by block, 0.50 to 2.00 times." in text
 
 
 RECORDED = {
