@@ -291,6 +291,28 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
     assert breaks.cells(outside) == '<p>a.bed_c</p><td><a href="rule/a_bed.html#a.bed">x.<wbr>yes</a></td>'
 
 
+def test_long_names_break_at_their_parts_on_a_phone_alone():
+    breaks = load(DOCS / "site" / "breaks.py")
+    name = "test_squares_have_the_size_of_the_convention"
+    split = '<wbr class="phone">'
+    said = f'<code><span class="pre">{name}</span></code> <code><span class="pre">scale_zero</span></code>'
+    call = '<span class="n">get_rht_matrix</span><span class="p">(</span><span class="n">a_name</span>'
+    block = f'<div class="highlight-python notranslate"><div class="highlight"><pre>{call}</pre></div></div>'
+    context = {"body": said + block + block.replace("python", "text")}
+    breaks.page(None, "", "", context, None)
+    assert context["body"].count("scale_zero") == 1
+    assert (
+        f"test_{split}squares_{split}have_{split}the_{split}size_{split}of_{split}the_{split}convention"
+        in context["body"]
+    )
+    assert context["body"].count(f"get_{split}rht_{split}matrix</span>") == 1
+    assert context["body"].count(f"(</span>{split}<span") == 1
+    assert context["body"].count("get_rht_matrix") == 1
+    assert re.sub("<wbr[^>]*>", "", context["body"]).count(said + block) == 1
+    site = (DOCS / "site" / "_static" / "site.css").read_text("utf-8")
+    assert "(min-width: 46.01em) { wbr.phone { display: none; } }" in site
+
+
 def test_a_table_of_sentences_is_marked_to_stand_in_lines_on_a_phone():
     """Each cell then has its column's name, and each element the role that its display takes from it."""
     breaks = load(DOCS / "site" / "breaks.py")

@@ -4,7 +4,8 @@ A table whose columns a phone has no room for, with long text in them, is marked
 with its column's name: on a phone its rows stand below each other, with one cell a line.
 
 A block of plain text is marked as `columns` if words are aligned, and as `long` if such a line is longer than a page;
-its other lines are marked as `said`, so that a phone can break them. No option breaks behind its hyphens.
+its other lines are marked as `said`, so that a phone can break them. No option breaks behind its hyphens. Long names in
+sentences and in code break at their parts on a phone, and nowhere else.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ WHOLE = re.compile(
     r"\b\d{4}-\d\d-\d\d\b|-?\b\d[\d.]*e[+-]\d+\b|-(?:NaN|Inf)\b|\b\d+\.\d+, draft\b"
 )  # dates, numbers, and a version
 LONG = 24
+NAME = re.compile(r'(?<=<span class="pre">)[^<]{31,}(?=</span>)')  # in a sentence; a phone has no longer lines
+CODE = re.compile(r'<div class="highlight-(?:python|default|pycon) .*?</pre>', re.DOTALL)
+NAME_IN_CODE = re.compile(r"(?<=>)[^<\s]{12,}(?=</span>)")
+OPENING = re.compile(r'<span class="p">\(</span>(?=<span)')
 TABLE = re.compile(r'<table class="docutils.*?</table>', re.DOTALL)
 ROW = re.compile(r"<tr.*?</tr>", re.DOTALL)
 MANY, LONG_CELL = 4, 32  # columns, and characters of a cell that a phone breaks into many lines
@@ -46,6 +51,18 @@ def breakable(text: str) -> str:
 def cells(body: str) -> str:
     """Return a page's HTML with breakable text in the cells of its tables."""
     return CELL.sub(lambda cell: TEXT.sub(lambda text: breakable(text[0]), cell[0]), body)
+
+
+def narrow(body: str) -> str:
+    """Return a page's HTML where a phone may break long names, in sentences and in code, at their parts."""
+
+    def parts(name: re.Match[str]) -> str:
+        return PLACE.sub('<wbr class="phone">', name[0])
+
+    def code(block: re.Match[str]) -> str:
+        return OPENING.sub(r'\g<0><wbr class="phone">', NAME_IN_CODE.sub(parts, block[0]))
+
+    return CODE.sub(code, NAME.sub(parts, body))
 
 
 def read(cell: str) -> str:
@@ -91,7 +108,7 @@ def page(app: Any, name: str, template: str, context: dict[str, Any], doctree: A
     if "body" in context:
         tables = TABLE.sub(lambda table: stacked(table[0]), context["body"])
         body = OPTION.sub('<span class="pre whole">', cells(tables))
-        context["body"] = PLAIN.sub(marked, body)
+        context["body"] = narrow(PLAIN.sub(marked, body))
 
 
 def setup(app: Any) -> dict[str, Any]:
