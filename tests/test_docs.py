@@ -278,6 +278,8 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("fp16(v)", "fp16(v)"),
         ("B^T A^T", "B^T A^T"),
         ("6, -NaN", '6, <span class="whole">-NaN</span>'),
+        ("clamp(x, -E, E)", 'clamp(x, <span class="whole">-E</span>, E)'),
+        ("read: 2026-08", 'read: <span class="whole">2026-08</span>'),
         ("fn(NVFP4)", "fn(<wbr>NVFP4)"),
         ("m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "m(32,<wbr>4,*) k(4,*): k0 m1 m0 k1 m2"),
     ):

@@ -21,8 +21,8 @@ PLACE = re.compile(
 )
 LIST = re.compile(r"(?<=,)(?=\d)(?!\d{3}\b)")  # in a long list of numbers, such as a layout's table; not of thousands
 WHOLE = re.compile(
-    r"\b\d{4}-\d\d-\d\d\b|-?\b\d[\d.]*e[+-]\d+\b|-(?:NaN|Inf)\b|\b\d+\.\d+, draft\b"
-)  # dates, numbers, and a version
+    r"\b\d{4}-\d\d(?:-\d\d)?\b|-?\b\d[\d.]*e[+-]\d+\b|(?<!\w)-[A-Z]\w*\b|\b\d+\.\d+, draft\b"
+)  # dates, numbers, negative ones with a name, and a version
 LONG = 24
 NAME = re.compile(r'(?<=<span class="pre">)[^<]{31,}(?=</span>)')  # in a sentence; a phone has no longer lines
 CODE = re.compile(r'<div class="highlight-(?:python|default|pycon) .*?</pre>', re.DOTALL)
