@@ -399,6 +399,8 @@ def test_reference_has_no_address_and_no_long_default(tmp_path):
     te, core = ((tmp_path / "reference" / name).read_text("utf-8") for name in ("fp4ref.te.md", "fp4ref.md"))
     assert "### Linear\n\n```python\nLinear(\n    in_features: int,\n    out_features: int,\n" in te
     assert "```python\nAlphaRule.RECIPROCAL\nAlphaRule.DIVISION\n```" in core
+    assert '= fp4ref.profiles["mxfp4"]\n```\n\nMXFP4: E2M1 codes, and one E8M0 scale for 32 elements of a row;' in core
+    assert re.search(r"Values by name: `linear`, `linear\\?_padded`, .* and \d+ others\.", core)
 
 
 @pytest.mark.usefixtures("rules_read_once")
