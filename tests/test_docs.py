@@ -298,7 +298,7 @@ def test_long_names_break_at_their_parts_on_a_phone_alone():
     name = "test_squares_have_the_size_of_the_convention"
     split = '<wbr class="phone">'
     said = f'<code><span class="pre">{name}</span></code> <code><span class="pre">scale_zero</span></code>'
-    call = '<span class="n">get_rht_matrix</span><span class="p">(</span><span class="n">a_name</span>'
+    call = '<span class="n">get_random_sign_mask</span><span class="p">(</span><span class="n">scale_layout</span>'
     block = f'<div class="highlight-python notranslate"><div class="highlight"><pre>{call}</pre></div></div>'
     context = {"body": said + block + block.replace("python", "text")}
     breaks.page(None, "", "", context, None)
@@ -307,9 +307,10 @@ def test_long_names_break_at_their_parts_on_a_phone_alone():
         f"test_{split}squares_{split}have_{split}the_{split}size_{split}of_{split}the_{split}convention"
         in context["body"]
     )
-    assert context["body"].count(f"get_{split}rht_{split}matrix</span>") == 1
+    assert context["body"].count(f"get_{split}random_{split}sign_{split}mask</span>") == 1
     assert context["body"].count(f"(</span>{split}<span") == 1
-    assert context["body"].count("get_rht_matrix") == 1
+    assert context["body"].count("scale_layout") == 2
+    assert context["body"].count("get_random_sign_mask") == 1
     assert re.sub("<wbr[^>]*>", "", context["body"]).count(said + block) == 1
     site = (DOCS / "site" / "_static" / "site.css").read_text("utf-8")
     assert "(min-width: 46.01em) { wbr.phone { display: none; } }" in site

@@ -26,8 +26,8 @@ WHOLE = re.compile(
 LONG = 24
 NAME = re.compile(r'(?<=<span class="pre">)[^<]{31,}(?=</span>)')  # in a sentence; a phone has no longer lines
 CODE = re.compile(r'<div class="highlight-(?:python|default|pycon) .*?</pre>', re.DOTALL)
-NAME_IN_CODE = re.compile(r"(?<=>)[^<\s]{12,}(?=</span>)")
-OPENING = re.compile(r'<span class="p">\(</span>(?=<span)')
+NAME_IN_CODE = re.compile(r"(?<=>)[^<\s]{20,}(?=</span>)")
+OPENING = re.compile(r'<span class="[op]">[(.\[]+</span>(?=<span)')  # and the dot before an attribute
 TABLE = re.compile(r'<table class="docutils.*?</table>', re.DOTALL)
 ROW = re.compile(r"<tr.*?</tr>", re.DOTALL)
 MANY, LONG_CELL = 4, 32  # columns, and characters of a cell that a phone breaks into many lines
