@@ -27,6 +27,8 @@ LONG = 24
 NAME = re.compile(r'(?<=<span class="pre">)[^<]{31,}(?=</span>)')  # in a sentence; a phone has no longer lines
 CODE = re.compile(r'<div class="highlight-(?:python|default|pycon) .*?</pre>', re.DOTALL)
 NAME_IN_CODE = re.compile(r"(?<=>)[^<\s]{20,}(?=</span>)")
+UNCOLOURED = re.compile(r'<div class="highlight-text notranslate">.*?</pre>', re.DOTALL)  # and without columns
+WORD = re.compile(r"[^\s<>]{25,}")
 OPENING = re.compile(r'<span class="[op]">[(.\[]+</span>(?=<span)')  # and the dot before an attribute
 TABLE = re.compile(r'<table class="docutils.*?</table>', re.DOTALL)
 ROW = re.compile(r"<tr.*?</tr>", re.DOTALL)
@@ -62,7 +64,8 @@ def narrow(body: str) -> str:
     def code(block: re.Match[str]) -> str:
         return OPENING.sub(r'\g<0><wbr class="phone">', NAME_IN_CODE.sub(parts, block[0]))
 
-    return CODE.sub(code, NAME.sub(parts, body))
+    body = UNCOLOURED.sub(lambda block: WORD.sub(parts, block[0]), NAME.sub(parts, body))
+    return CODE.sub(code, body)
 
 
 def read(cell: str) -> str:
