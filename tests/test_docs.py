@@ -365,9 +365,11 @@ def test_plain_text_scrolls_only_where_its_columns_are_aligned():
     command = f'<span class="said" style="--indent: 2ch"><span></span>$ fp4ref lint {option} x</span>'
     said = '<span class="said" style="--indent: 4ch">  it is cut</span>'
     assert f"{command}\n  spec   SQNR dB\n\n{said}\n{' ' * 16}goes on\n" in context["body"]
-    context = {"body": '<code><span class="pre">fp4ref</span> <span class="pre">--source</span></code>'}
+    code = '<code><span class="pre">fp4ref</span> <span class="pre">{}</span></code>'
+    context = {"body": code.format("--source") + code.format("UE5M3-3")}
     breaks.page(None, "", "", context, None)
     assert '<span class="pre whole">--source</span>' in context["body"]
+    assert '<span class="pre whole">UE5M3-3</span>' in context["body"]
     assert '<span class="pre">fp4ref</span>' in context["body"]
     context = {"body": '<td><code><span class="pre">fp4ref</span> <span class="pre">-o</span></code></td>'}
     breaks.page(None, "", "", context, None)
@@ -622,6 +624,8 @@ def test_volume_1_is_one_page_with_an_anchor_for_each_rule(tmp_path):
     links = set(re.findall(r'href="#([^"]+)"', text))
     assert links <= {*anchors, *re.findall(r'<section id="([^"]+)">', text)}
     assert "BLK-3" in links
+    assert text.count('<a class="rule" href="#GEM-8">GEM-8</a>') > 1
+    assert "a.rule { white-space: nowrap }" in text
     assert "<!-- made" not in text
     figures = load(DOCS / "generate/chapter_figures.py").IN_CHAPTER
     in_volume = [

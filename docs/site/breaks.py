@@ -4,7 +4,7 @@ A table whose columns a phone has no room for, with long text in them, is marked
 with its column's name: on a phone its rows stand below each other, with one cell a line.
 
 A block of plain text is marked as `columns` if words are aligned, and as `long` if such a line is longer than a page;
-its other lines are marked as `said`, so that a phone can break them. No option breaks behind its hyphens. Long names in
+its other lines are marked as `said`, so that a phone can break them. No option and no rule breaks behind its hyphens. Long names in
 sentences and in code break at their parts on a phone, and nowhere else.
 """
 
@@ -33,7 +33,7 @@ OPENING = re.compile(r'<span class="[op]">[(.\[]+</span>(?=<span)')  # and the d
 TABLE = re.compile(r'<table class="docutils.*?</table>', re.DOTALL)
 ROW = re.compile(r"<tr.*?</tr>", re.DOTALL)
 MANY, LONG_CELL = 4, 32  # columns, and characters of a cell that a phone breaks into many lines
-OPTION = re.compile(r'<span class="pre">(?=--?\w(?:[\w-]|<wbr>)*</span>)')
+OPTION = re.compile(r'<span class="pre">(?=(?:--?\w(?:[\w-]|<wbr>)*|[A-Z][A-Z\d]*-\d+)</span>)')  # or a rule
 PLAIN = re.compile(
     r'(<div class="highlight-text)( notranslate"><div class="highlight"><pre>)(.*?)(?=</pre>)', re.DOTALL
 )
