@@ -4,8 +4,8 @@ A table whose columns a phone has no room for, with long text in them, is marked
 with its column's name: on a phone its rows stand below each other, with one cell a line.
 
 A block of plain text is marked as `columns` if words are aligned, and as `long` if such a line is longer than a page;
-its other lines are marked as `said`, so that a phone can break them. No option and no rule breaks behind its hyphens. Long names in
-sentences and in code break at their parts on a phone, and nowhere else.
+its other lines are marked as `said`, so that a phone can break them. No option and no rule breaks behind its hyphens.
+On a phone alone, long names in sentences and in code break at their parts.
 """
 
 from __future__ import annotations
