@@ -311,6 +311,33 @@ def test_side_by_side_labels(rows: int, columns: int, tiled: str) -> None:
         assert all(offset == LAYOUTS[name].offset(row, column, blocks) for row, column, offset in cells)
 
 
+@pytest.mark.rule("LAY-3", "LAY-4", "LAY-13")
+@pytest.mark.parametrize(
+    "name", [name for name, form in LAYOUTS.items() if form.has_tiles and not form.unfit_for_scales()]
+)
+def test_every_byte_of_a_tile_is_in_its_table(name: str) -> None:
+    """A tile too large for one figure is drawn by its windows; all of them together leave no byte out."""
+    layout = LAYOUTS[name]
+    high, wide = layout.tile
+    windows = [None]
+    if high * wide > 512:
+        windows = [((0, high), (left, left + 4)) for left in range(0, wide, 4)]
+        with pytest.raises(ShapeError, match="too large"):
+            catalogue.draw("tile-offsets", layout=layout)
+    seen = {}
+    for window in windows:
+        svg = catalogue.draw("tile-offsets", layout=layout, window=window)
+        assert faults(svg) == []
+        for match in [re.fullmatch(r"scale \((\d+), (\d+)\): byte (\d+)", title) for title in titles(svg)]:
+            seen[int(match[1]), int(match[2])] = int(match[3])
+        shown = [element.text for element in texts(svg)]
+    assert {*seen} == {(row, column) for row in range(high) for column in range(wide)}
+    assert all(byte == layout.offset(row, column, wide, high) for (row, column), byte in seen.items())
+    if name == "tiled_128x4":  # the sum of cuBLAS' manual
+        assert seen == {(m, k): m % 32 * 16 + m // 32 * 4 + k for m in range(128) for k in range(4)}
+        assert [text for text in shown if text.isdigit()] == [str(byte) for byte in seen.values()]
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     name=st.sampled_from([form.name for form in STANDARD_LAYOUTS]),

@@ -278,6 +278,8 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("fp16(v)", "fp16(v)"),
         ("B^T A^T", "B^T A^T"),
         ("6, -NaN", '6, <span class="whole">-NaN</span>'),
+        ("clamp(x, -E, E)", 'clamp(x, <span class="whole">-E</span>, E)'),
+        ("read: 2026-08", 'read: <span class="whole">2026-08</span>'),
         ("fn(NVFP4)", "fn(<wbr>NVFP4)"),
         ("m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "m(32,<wbr>4,*) k(4,*): k0 m1 m0 k1 m2"),
     ):
@@ -289,6 +291,30 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
     assert "6,<wbr>7,<wbr>8,<wbr>15" in said
     outside = '<p>a.bed_c</p><td><a href="rule/a_bed.html#a.bed">x.yes</a></td>'
     assert breaks.cells(outside) == '<p>a.bed_c</p><td><a href="rule/a_bed.html#a.bed">x.<wbr>yes</a></td>'
+
+
+def test_long_names_break_at_their_parts_on_a_phone_alone():
+    breaks = load(DOCS / "site" / "breaks.py")
+    name = "test_squares_have_the_size_of_the_convention"
+    split = '<wbr class="phone">'
+    said = f'<code><span class="pre">{name}</span></code> <code><span class="pre">scale_zero</span></code>'
+    call = '<span class="n">get_random_sign_mask</span><span class="p">(</span><span class="n">scale_layout</span>'
+    block = f'<div class="highlight-python notranslate"><div class="highlight"><pre>{call}</pre></div></div>'
+    plain = block.replace("python", "text").replace(call, "x = cuda.current.wait(stream_of_it, one_name)")
+    context = {"body": said + block + plain}
+    breaks.page(None, "", "", context, None)
+    assert context["body"].count("scale_zero") == 1
+    assert (
+        f"test_{split}squares_{split}have_{split}the_{split}size_{split}of_{split}the_{split}convention"
+        in context["body"]
+    )
+    assert context["body"].count(f"get_{split}random_{split}sign_{split}mask</span>") == 1
+    assert context["body"].count(f"(</span>{split}<span") == 1
+    assert context["body"].count("scale_layout") == 1
+    assert f"cuda.{split}current.{split}wait({split}stream_{split}of_it, one_name)" in context["body"]
+    assert re.sub("<wbr[^>]*>", "", context["body"]) == said + block + plain
+    site = (DOCS / "site" / "_static" / "site.css").read_text("utf-8")
+    assert "(min-width: 46.01em) { wbr.phone { display: none; } }" in site
 
 
 def test_a_table_of_sentences_is_marked_to_stand_in_lines_on_a_phone():
@@ -339,9 +365,11 @@ def test_plain_text_scrolls_only_where_its_columns_are_aligned():
     command = f'<span class="said" style="--indent: 2ch"><span></span>$ fp4ref lint {option} x</span>'
     said = '<span class="said" style="--indent: 4ch">  it is cut</span>'
     assert f"{command}\n  spec   SQNR dB\n\n{said}\n{' ' * 16}goes on\n" in context["body"]
-    context = {"body": '<code><span class="pre">fp4ref</span> <span class="pre">--source</span></code>'}
+    code = '<code><span class="pre">fp4ref</span> <span class="pre">{}</span></code>'
+    context = {"body": code.format("--source") + code.format("UE5M3-3")}
     breaks.page(None, "", "", context, None)
     assert '<span class="pre whole">--source</span>' in context["body"]
+    assert '<span class="pre whole">UE5M3-3</span>' in context["body"]
     assert '<span class="pre">fp4ref</span>' in context["body"]
     context = {"body": '<td><code><span class="pre">fp4ref</span> <span class="pre">-o</span></code></td>'}
     breaks.page(None, "", "", context, None)
@@ -375,6 +403,8 @@ def test_reference_has_no_address_and_no_long_default(tmp_path):
     te, core = ((tmp_path / "reference" / name).read_text("utf-8") for name in ("fp4ref.te.md", "fp4ref.md"))
     assert "### Linear\n\n```python\nLinear(\n    in_features: int,\n    out_features: int,\n" in te
     assert "```python\nAlphaRule.RECIPROCAL\nAlphaRule.DIVISION\n```" in core
+    assert '= fp4ref.profiles["mxfp4"]\n```\n\nMXFP4: E2M1 codes, and one E8M0 scale for 32 elements of a row;' in core
+    assert re.search(r"Values by name: `linear`, `linear\\?_padded`, .* and \d+ others\.", core)
 
 
 @pytest.mark.usefixtures("rules_read_once")
@@ -433,6 +463,13 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     for name, size in (("large", "64 x 8"), ("small", "8 x 8")):
         record = {"setting": {"device": "B", "date": "2026-01-02", "size": size}, "results": rows}
         (results / f"{name}.json").write_text(json.dumps(record))
+    taken = {"quantize": 0.75, "quantize, start": 0.5, "other": 20.5, "other, start": 0.25}
+    rows = [{"case": case, "processor": seconds} for case, seconds in taken.items()]
+    (results / "peer.json").write_text(json.dumps({"megabytes": 64, "results": rows}))
+    rows = [
+        {"case": f"k{ratio}", "ratio": ratio, "ratio_by_block": ratio / 2, "wide_seconds": 1} for ratio in (4, 1, 2)
+    ]
+    (results / "narrow.json").write_text(json.dumps({"results": rows}))
     page.main(tmp_path / "page.md", results)
     text = (tmp_path / "page.md").read_text("utf-8")
     lines = text.splitlines()
@@ -442,6 +479,8 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
         "## Modules: linear",
         "## Modules: B, 8 x 8",
         "## Modules: B, 64 x 8",
+        "## Checkpoints: 64 MB",
+        "## Narrow matrices: narrow",
         "## Other measurements: cpu",
     ]
     assert "processors: 2; elements: 64; command: `run --json`; file: `cpu.json`" in lines
@@ -457,6 +496,8 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     assert "`torchao nvfp4 row` takes 0.80 times as long as `quantize nvfp4 row`; it is faster at 8x8." in text
     assert "`nvfp4` takes 1.64 times as long as `torch`." in text
     assert "`mxfp8` takes least, 1.50 times as long as `torch`; `nvfp4` most, 1.64 times." in text
+    assert "start where it was measured: `quantize` 0.25 s, `other` 20.25 s." in text
+    assert "takes 1.00 (`k1`) to 4.00 (`k4`) times as long as a wide one; by block, 0.50 to 2.00 times." in text
 
 
 RECORDED = {
@@ -583,6 +624,8 @@ def test_volume_1_is_one_page_with_an_anchor_for_each_rule(tmp_path):
     links = set(re.findall(r'href="#([^"]+)"', text))
     assert links <= {*anchors, *re.findall(r'<section id="([^"]+)">', text)}
     assert "BLK-3" in links
+    assert text.count('<a class="rule" href="#GEM-8">GEM-8</a>') > 1
+    assert "a.rule { white-space: nowrap }" in text
     assert "<!-- made" not in text
     figures = load(DOCS / "generate/chapter_figures.py").IN_CHAPTER
     in_volume = [

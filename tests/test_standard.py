@@ -19,7 +19,7 @@ from fp4ref.model.quantize import constants
 from fp4ref.spec import SPEC_VERSION
 from fp4ref.spec_root import spec_root
 from fp4ref.specs import OWN
-from fp4ref.standard import examples, formulas, history, made
+from fp4ref.standard import examples, formulas, history, made, tables
 from fp4ref.standard.levels import LEVELS
 
 F = np.float32
@@ -253,6 +253,13 @@ def test_the_index_of_chapters_has_the_prefixes_of_each():
         first = rules.FIRST_LINE.fullmatch(path.read_text("utf-8").splitlines()[0])
         found[path.relative_to(spec_root()).as_posix()] = first["prefixes"]
     assert listed == found
+
+
+def test_every_row_has_the_cells_of_its_head():
+    """A bar that is not escaped ends a cell, and a page shows nothing of the cells past the last column."""
+    for path in spec_root().rglob("*.md"):
+        for head, *rows in tables.tables(path.read_text("utf-8")):
+            assert [row for row in rows if len(row) != len(head)] == [], path
 
 
 @pytest.mark.parametrize("page", ["README.md", "VERSIONS.md"])

@@ -35,6 +35,7 @@ class Kind(StrEnum):
     MODULES = "Modules"
     PRODUCTS = "Products of quantized matrices"
     CHECKPOINTS = "Checkpoints"
+    NARROW = "Narrow matrices"
     OTHER = "Other measurements"
 
 
@@ -95,6 +96,7 @@ def kind_of(rows: list[Row]) -> Kind:
         "groups": Kind.GROUPED,
         "processor": Kind.CHECKPOINTS,
         "mode": Kind.PRODUCTS,
+        "wide_seconds": Kind.NARROW,
     }
     for column, kind in telling.items():
         if column in columns:
@@ -181,9 +183,11 @@ def sentences(result: Result) -> Iterator[str]:
         low, high = (pick(row["clones"] for row in own) for pick in (min, max))
         yield f"A call takes the host {low:.1f} to {high:.1f} times as long as a clone of the same tensor."
     elif result.kind is Kind.CHECKPOINTS:
-        whole = [row for row in result.rows if not name_of(row).endswith((", start", " workers"))]
-        times = ", ".join(f"`{name_of(row)}` {row['processor']:.2f} s" for row in whole)
-        yield f"Processor time: {times}."
+        taken = {name_of(row): row["processor"] for row in result.rows if not name_of(row).endswith(" workers")}
+        times = {name: time - taken.get(f"{name}, start", 0) for name, time in taken.items() if ", start" not in name}
+        told = ", ".join(f"`{name}` {time:.2f} s" for name, time in times.items())
+        started = ", without that of the start where it was measured" * (len(times) < len(taken))
+        yield f"Processor time{started}: {told}."
     elif result.kind is Kind.PRODUCTS:
         yield from of_backends(result)
     elif result.kind in (Kind.GROUPED, Kind.MODULES):
@@ -201,6 +205,12 @@ def sentences(result: Result) -> Iterator[str]:
             yield f"`{least}` takes least, {said[least]} times as long as `{base}`; `{most}` most, {said[most]} times."
         else:
             yield f"`{least}` takes {said[least]} times as long as `{base}`."
+    elif result.kind is Kind.NARROW:
+        by_element = sorted((row["ratio"], name_of(row)) for row in result.rows)
+        by_block = sorted(row["ratio_by_block"] for row in result.rows)
+        ends = " to ".join(f"{ratio:.2f} (`{name}`)" for ratio, name in (by_element[0], by_element[-1]))
+        yield f"By element, a narrow matrix takes {ends} times as long as a wide one;"
+        yield f"by block, {by_block[0]:.2f} to {by_block[-1]:.2f} times."
     yield from beside_peers(result)
 
 
@@ -212,7 +222,7 @@ def of_backends(result: Result) -> Iterator[str]:
     first, *others = sorted(times, key=lambda name: -len(times[name]))
     for name in others:
         shared = [seconds / times[first][case] for case, seconds in times[name].items() if case in times[first]]
-        yield f"`{name}` takes {min(shared):.2g} to {max(shared):.2g} times as long as `{first}`."
+        yield f"`{name}` takes {shown(min(shared))} to {shown(max(shared))} times as long as `{first}`."
 
 
 def shown(value: Any) -> str:

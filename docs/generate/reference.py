@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
@@ -17,10 +17,15 @@ from typing import NamedTuple
 
 from click.testing import CliRunner
 
+from fp4ref.diagrams import pipeline
+from fp4ref.diagrams.request import Request
+from fp4ref.spec import Spec
+
 UNQUOTED = re.compile(r"(: |-> )'([^']*)'")
 FORWARD = re.compile(r"ForwardRef\('([^']*)'\)")
 ENUM = re.compile(r"<(\w+\.\w+): [^>]*>")
 WIDTH = 90
+SOME = 6  # of the names of a mapping
 MODULES = {
     "fp4ref": "The public functions and records",
     "fp4ref.testing": "Assertions on kernels, for any test runner",
@@ -75,6 +80,7 @@ def entry(module: ModuleType, name: str, kind: str) -> Iterator[str]:
     yield f"### {name}\n"
     if kind == "data":
         yield f"```python\n{module.__name__}.{name} = {short(value)}\n```\n"
+        yield from described(value)
         return
     called = signature(f"{module.__name__}.{name}", value) if kind == "function" else made(name, value)
     if called:
@@ -150,8 +156,20 @@ def prose(docstring: str) -> Iterator[str]:
             yield "".join(parts) + "\n"
 
 
+def described(value: object) -> Iterator[str]:
+    """Yield what a value is whose repr is too long to show: a specification, or a mapping of names."""
+    if isinstance(value, Spec):
+        yield from prose(pipeline.point(Request(spec=value)))
+    elif isinstance(value, Mapping):
+        first, others = list(value)[:SOME], len(value) - SOME
+        more = f" and {others} others" * (others > 0)
+        yield f"Values by name: {', '.join(f'`{name}`' for name in first)}{more}.\n"
+
+
 def short(value: object) -> str:
-    """Return a value's repr, unless it is long or an address."""
+    """Return a value's repr, unless it is long or an address; a registered specification as it is found."""
+    if isinstance(value, Spec):
+        return f'fp4ref.profiles["{value.name}"]'
     text = repr(value)
     return text if len(text) < 400 and " at 0x" not in text else f"{type(value).__name__}(...)"
 

@@ -38,7 +38,7 @@ pre { padding: 0.8em; overflow-x: auto }
 blockquote { margin-left: 0; padding-left: 1em; border-left: 3px solid #bbb; color: #444 }
 figure { margin: 1.5em 0 } figure img { width: 100%; max-width: 56rem } figcaption { color: #444; font-size: 0.9em }
 h1 { page-break-before: always } nav h1, header h1 { page-break-before: auto }
-h3, h4 { margin-bottom: 0.3em } a { color: #0645ad }
+h3, h4 { margin-bottom: 0.3em } a { color: #0645ad } a.rule { white-space: nowrap }
 @media screen and (prefers-color-scheme: dark) {
   body { color: #ececec; background: #16181a } code, pre { background: #26292c } a { color: #6cc0ee }
   th, td { border-color: #3c4043 } blockquote, figcaption { color: #b4b4b4; border-color: #3c4043 }
@@ -98,7 +98,7 @@ def chapter(path: Path, known: set[str]) -> str:
         if piece.startswith("<"):
             inside = piece
         elif not inside.startswith(("<h", "<code")):
-            pieces[i] = ID.sub(lambda m: f'<a href="#{m[1]}">{m[1]}</a>' if m[1] in known else m[0], piece)
+            pieces[i] = ID.sub(lambda m: f'<a class="rule" href="#{m[1]}">{m[1]}</a>' if m[1] in known else m[0], piece)
     body = HEADING.sub(r'<\g<level> id="\g<id>">\g<id> · \g<title></\g<level>>', in_steps("".join(pieces)))
     body = PLACED.sub(lambda cell: cell[0].replace(" ", "\u00a0"), body)
     return f'<section id="{path.stem}">\n{body}</section>'

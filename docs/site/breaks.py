@@ -4,7 +4,8 @@ A table whose columns a phone has no room for, with long text in them, is marked
 with its column's name: on a phone its rows stand below each other, with one cell a line.
 
 A block of plain text is marked as `columns` if words are aligned, and as `long` if such a line is longer than a page;
-its other lines are marked as `said`, so that a phone can break them. No option breaks behind its hyphens.
+its other lines are marked as `said`, so that a phone can break them. No option and no rule breaks behind its hyphens.
+On a phone alone, long names in sentences and in code break at their parts.
 """
 
 from __future__ import annotations
@@ -20,13 +21,19 @@ PLACE = re.compile(
 )
 LIST = re.compile(r"(?<=,)(?=\d)(?!\d{3}\b)")  # in a long list of numbers, such as a layout's table; not of thousands
 WHOLE = re.compile(
-    r"\b\d{4}-\d\d-\d\d\b|-?\b\d[\d.]*e[+-]\d+\b|-(?:NaN|Inf)\b|\b\d+\.\d+, draft\b"
-)  # dates, numbers, and a version
+    r"\b\d{4}-\d\d(?:-\d\d)?\b|-?\b\d[\d.]*e[+-]\d+\b|(?<!\w)-[A-Z]\w*\b|\b\d+\.\d+, draft\b"
+)  # dates, numbers, negative ones with a name, and a version
 LONG = 24
+NAME = re.compile(r'(?<=<span class="pre">)[^<]{31,}(?=</span>)')  # in a sentence; a phone has no longer lines
+CODE = re.compile(r'<div class="highlight-(?:python|default|pycon) .*?</pre>', re.DOTALL)
+NAME_IN_CODE = re.compile(r"(?<=>)[^<\s]{20,}(?=</span>)")
+UNCOLOURED = re.compile(r'<div class="highlight-text notranslate">.*?</pre>', re.DOTALL)  # and without columns
+WORD = re.compile(r"[^\s<>]{25,}")
+OPENING = re.compile(r'<span class="[op]">[(.\[]+</span>(?=<span)')  # and the dot before an attribute
 TABLE = re.compile(r'<table class="docutils.*?</table>', re.DOTALL)
 ROW = re.compile(r"<tr.*?</tr>", re.DOTALL)
 MANY, LONG_CELL = 4, 32  # columns, and characters of a cell that a phone breaks into many lines
-OPTION = re.compile(r'<span class="pre">(?=--?\w(?:[\w-]|<wbr>)*</span>)')
+OPTION = re.compile(r'<span class="pre">(?=(?:--?\w(?:[\w-]|<wbr>)*|[A-Z][A-Z\d]*-\d+)</span>)')  # or a rule
 PLAIN = re.compile(
     r'(<div class="highlight-text)( notranslate"><div class="highlight"><pre>)(.*?)(?=</pre>)', re.DOTALL
 )
@@ -46,6 +53,19 @@ def breakable(text: str) -> str:
 def cells(body: str) -> str:
     """Return a page's HTML with breakable text in the cells of its tables."""
     return CELL.sub(lambda cell: TEXT.sub(lambda text: breakable(text[0]), cell[0]), body)
+
+
+def narrow(body: str) -> str:
+    """Return a page's HTML where a phone may break long names, in sentences and in code, at their parts."""
+
+    def parts(name: re.Match[str]) -> str:
+        return PLACE.sub('<wbr class="phone">', name[0])
+
+    def code(block: re.Match[str]) -> str:
+        return OPENING.sub(r'\g<0><wbr class="phone">', NAME_IN_CODE.sub(parts, block[0]))
+
+    body = UNCOLOURED.sub(lambda block: WORD.sub(parts, block[0]), NAME.sub(parts, body))
+    return CODE.sub(code, body)
 
 
 def read(cell: str) -> str:
@@ -91,7 +111,7 @@ def page(app: Any, name: str, template: str, context: dict[str, Any], doctree: A
     if "body" in context:
         tables = TABLE.sub(lambda table: stacked(table[0]), context["body"])
         body = OPTION.sub('<span class="pre whole">', cells(tables))
-        context["body"] = PLAIN.sub(marked, body)
+        context["body"] = narrow(PLAIN.sub(marked, body))
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -45,7 +45,9 @@ KINDS = {"text": kinds.TEXT, "svg": kinds.SVG, "png": kinds.PNG}
 @click.option("--shape", help="The shape of the tensor, MxK.")
 @click.option("--direction", type=click.Choice(DIRECTIONS), help="The direction of the tensor.")
 @click.option(
-    "--layout", "layout_name", help="With linear-tiled: the tiled layout. With memory: any layout or packing."
+    "--layout",
+    "layout_name",
+    help="With linear-tiled and tile-offsets: the tiled layout. With memory: any layout or packing.",
 )
 @click.option("--element", help="ROW,COLUMN of the tensor, to highlight.")
 @click.option("--window", help="The part to draw, ROWS,COLUMNS like 0:256,4:12; of scales, elements or codes.")

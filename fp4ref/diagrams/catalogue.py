@@ -111,6 +111,11 @@ FIGURES = {
         "In tiles, rows that are 32 apart are neighbours: the same scales in both orders.",
         (*GEOMETRY, "layout"),
     ),
+    "tile-offsets": Figure(
+        "tile_offsets:tile_offsets",
+        "A tile of 128 x 4 scales fills 512 bytes: the byte of each, none left out.",
+        ("layout", "window"),
+    ),
     "tensor-memory": Figure(
         "tensor_memory:tensor_memory",
         "tcgen05.cp copies 16 bytes to each lane, so rows that are 32 apart are neighbours.",

@@ -10,10 +10,13 @@ import numpy as np
 from fp4ref.formats import F
 from fp4ref.standard import formulas
 
+BAR = re.compile(r"(?<!\\)\|")  # that is not escaped
+
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    """Return a table in Markdown; a bar within a cell is escaped, or what follows it would be lost."""
+    escaped = [[BAR.sub(r"\|", cell) for cell in cells] for cells in (head, *rows)]
+    lines = [f"| {' | '.join(cells)} |" for cells in escaped]
     return "\n".join([lines[0], f"|{'---|' * len(head)}", *lines[1:]]) + "\n"
 
 
@@ -37,7 +40,7 @@ def tables(text: str) -> list[list[list[str]]]:
             if not before.startswith("|"):
                 found.append([])
             if not re.fullmatch(r"(\|-+)+\|", line):
-                found[-1].append([cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+                found[-1].append([cell.strip().replace(r"\|", "|") for cell in BAR.split(line)[1:-1]])
         before = line
     return found
 
