@@ -21,6 +21,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A worker of pytest-xdist has the width of the terminal that started it; what users read from a pipe has none.
 os.environ.pop("COLUMNS", None)
 
+# Hundreds of tests start a process, and pytest rewrites every test's assertions: to compile them once is enough. This
+# holds for the workers and processes that this one starts, too.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Collecting tests makes a million objects that stay; to look for garbage among them took four tenths of the time.
 gc.disable()
 
