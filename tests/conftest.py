@@ -21,6 +21,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A worker of pytest-xdist has the width of the terminal that started it; what users read from a pipe has none.
 os.environ.pop("COLUMNS", None)
 
+# Hundreds of tests start a process, and pytest rewrites every test's assertions: to compile them once is enough. This
+# holds for the workers and processes that this one starts, too.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Collecting tests makes a million objects that stay; to look for garbage among them took four tenths of the time.
 gc.disable()
 
@@ -43,6 +48,18 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (getattr(si
 def pytest_collect_file() -> Any:
     """Tests have no examples in docstrings; to look for them imports the files in `mutants` too."""
     return [found for found in (yield) if not isinstance(found, DoctestModule)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import all tests from the last to the first in every second worker, so that two rewrite a half of them each."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    if int(worker) % 2 and not any(".py" in argument for argument in session.config.args):
+        for path in sorted(Path(__file__).parent.glob("test_*.py"), reverse=True):
+            try:
+                _ = pytest.Module.from_parent(session, path=path).obj
+            except (Exception, pytest.skip.Exception):  # noqa: BLE001 - collection meets it again
+                sys.modules.pop(f"tests.{path.stem}", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -164,6 +164,25 @@ def test_an_interrupted_run_shows_what_was_decided(options, monkeypatch):
         assert result.stdout.endswith("1 proved, 1 not reached\n")
 
 
+@pytest.mark.rule("CNF-11")
+def test_a_record_is_whole_or_that_of_before(tmp_path, monkeypatch):
+    claim = claims()["decision-key/golden"]
+    before = records.read(claim)
+    monkeypatch.setattr(records, "folder", lambda: tmp_path)
+    records._write(claim, before)
+    whole = Path.write_text
+
+    def cut(path, text, encoding):
+        whole(path, text[: len(text) // 2], encoding)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", cut)
+    with pytest.raises(KeyboardInterrupt):
+        records._write(claim, {**before, "statement": "?"})
+    assert records.read(claim) == before
+    assert [*tmp_path.iterdir()] == [records.path_of(claim)]
+
+
 @pytest.mark.slow  # starts processes
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
 @pytest.mark.rule("CNF-11")

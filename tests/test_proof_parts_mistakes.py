@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from fp4ref import four_over_six, rules
+from fp4ref import four_over_six
 from fp4ref.proof import addition_trees, blocks, concerned, past_largest, six_bit_calls, special_blocks
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.product_sums import LARGE
@@ -403,8 +403,8 @@ def test_every_other_order_has_other_sums(order):
     assert all((addition_trees.sums(order, 4, 16) != addition_trees.sums(name, 4, 16)).any() for name in others)
 
 
-def test_a_subject_without_a_certificate_needs_a_reason(monkeypatch):
-    index = rules.read()
+def test_a_subject_without_a_certificate_needs_a_reason(monkeypatch, rules_of_the_checkout):
+    index = rules_of_the_checkout
     assert concerned.gaps(index) == []
     assert dict.fromkeys(concerned.lacking(index)).keys() == concerned.reasons().keys()
     first, *others = concerned.REASONS

@@ -79,9 +79,14 @@ class Oracle:
         factors = [one * Fraction(2) ** m for one in (1, 3) for m in range(-36, 2)] if free else [Fraction(1)]
         found = []
         for factor in factors:
-            each = [self.of(places, factor) for places in self.blocks.values()]
-            if all(scale is not None for _, scale in each):
-                if all(kept for kept, _ in each):
+            kept = True
+            for places in self.blocks.values():
+                keeps, scale = self.of(places, factor)
+                if scale is None:
+                    break
+                kept &= keeps
+            else:
+                if kept:
                     return factor
                 found.append(factor)
         return found[0] if found else None

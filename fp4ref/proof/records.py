@@ -7,6 +7,7 @@ has a digest of these definitions for each module or file with some of them.
 from __future__ import annotations
 
 import json
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,15 @@ def written(claim: ProofClaim, finding: Replayed, seconds: float, date: str, too
 
 
 def _write(claim: ProofClaim, record: Record) -> None:
+    """Write a record; a process that ends meanwhile leaves the record that was there, or none."""
     folder().mkdir(exist_ok=True)
-    path_of(claim).write_text(_in_lines(record), "utf-8")
+    path = path_of(claim)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(_in_lines(record), "utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def read(claim: ProofClaim) -> Record | None:

@@ -28,7 +28,7 @@ def parts_of(spec: fp4ref.Spec) -> set[tuple[str, str]]:
 
 
 def names_by_parts(specs: Iterable[fp4ref.Spec]) -> list[Any]:
-    """Return names as values of a parameter; a peer's is heavy if all of its parts are in earlier specifications."""
+    """Return names as values of a parameter; a peer's is heavy if all of its parts are in others."""
     specs = list(specs)
     values = by_parts((spec for spec in specs if "." not in spec.name), specs)
     return [
@@ -47,15 +47,23 @@ def by_parts(
     others: Iterable[fp4ref.Spec],
     of: Callable[[fp4ref.Spec], set[tuple[str, str]]] = parts_of,
 ) -> list[Any]:
-    """Return specifications as values of a parameter; an other one is heavy if all of its parts are in earlier ones."""
+    """Return specifications as values of a parameter; those whose parts are all in others are heavy.
+
+    The one with the most new parts is taken first, so that few are enough.
+    """
     values: list[Any] = list(first)
     seen: set[tuple[str, str]] = set().union(*map(of, values))
-    for spec in others:
-        if spec in values:
-            continue
-        values.append(pytest.param(spec, marks=pytest.mark.heavy if of(spec) <= seen else ()))
-        seen |= of(spec)
-    return values
+    left = {spec.name: (spec, of(spec)) for spec in others if spec not in values}
+    chosen = set()
+    while True:
+        name = max(left, key=lambda name: len(left[name][1] - seen) * (name not in chosen), default="")
+        if not name or left[name][1] <= seen:
+            break
+        chosen.add(name)
+        seen |= left[name][1]
+    return values + [
+        spec if name in chosen else pytest.param(spec, marks=pytest.mark.heavy) for name, (spec, _) in left.items()
+    ]
 
 
 def few(values: Sequence[Any], count: int) -> list[Any]:
