@@ -90,7 +90,7 @@ class PlacedWeight:
         direction = convention.global_direction if role == "global_scale" else convention.input_direction
         if found is not None:
             left_out = self.own and not place.needed and role not in self.own.get("parts", {})
-            return None if left_out and found.multipliers() == [1] else found.to(direction)
+            return None if left_out and [*found.factors()] == [1] else found.to(direction)
         if role != "global_scale" or not place.needed:
             return None
         return StoredScale(np.ones(1, np.float32), Direction(ScaleWay.MULTIPLIER)).to(direction)

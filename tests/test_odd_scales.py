@@ -1,0 +1,92 @@
+"""Scales that are no numbers to work with: refused in one line, or described, by every command on checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from checkpoints_corpus import of_layers
+from fp4ref.checkpoints.convention import Direction, ScaleWay
+from fp4ref.checkpoints.transfer.scales import Cost, StoredScale
+from fp4ref.cli import main
+
+corpus = of_layers(1)
+MODULE = "model.layers.0.mlp.down_proj"
+ODD = [np.inf, np.nan, 0.0, -1.0, 1e-45, 1e-39, 3e38]
+ROLES = [
+    ("modelopt-nvfp4", "weight_scale_2", "compressed-tensors"),
+    ("modelopt-nvfp4", "input_scale", "compressed-tensors"),
+    ("compressed-nvfp4", "weight_global_scale", "modelopt"),
+    ("compressed-nvfp4", "input_global_scale", "modelopt"),
+    ("torchao-nvfp4", "_weight_per_tensor_scale", "compressed-tensors"),
+]
+
+
+def fp4(*arguments: Any) -> Result:
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+def export_with(export: str, suffix: str, value: float, folder: Path) -> Path:
+    """Return an export in which one scale has a value."""
+    made = corpus.CLEAN[export]()
+    name = f"{MODULE}.{suffix}"
+    made.array(name)[...] = value
+    return made.write(folder / "source")
+
+
+def one_line(result: Result) -> bool:
+    """True for an error of one line and status 2."""
+    said = [line for line in result.stderr.splitlines() if line.startswith("fp4ref: ")]  # others say where it is
+    return result.exit_code == 2 and len(said) == 1 and "Traceback" not in result.stderr
+
+
+@pytest.mark.rule("CNV-3", "CNV-16", "CKP-21")
+@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize(("export", "suffix", "to"), ROLES)
+def test_a_scale_that_is_no_number_ends_no_command(
+    export: str, suffix: str, to: str, value: float, tmp_path: Path
+) -> None:
+    source = export_with(export, suffix, value, tmp_path)
+    usable = np.isfinite(value) and value > 0 and 1 / np.float64(np.float32(value)) < 3.4e38
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        refused = fp4("convert", source, tmp_path / "out", "--to", to)
+        assert refused.exit_code == 0 if usable else one_line(refused), refused.output
+        if not usable:
+            assert f"{MODULE}: {'an input' if 'input' in suffix else 'a global'} scale" in refused.stderr
+            left = fp4("convert", source, tmp_path / "out", "--to", to, "--lossy")
+            assert (left.exit_code, "loss:" in left.output) == (0, True), left.output
+        record = json.loads((tmp_path / "out" / "fp4ref_manifest.json").read_text("utf-8"))
+        assert np.isfinite(record["largest_scale_error"])
+        for path in (source, tmp_path / "out"):
+            described = fp4("manifest", path, "-o", tmp_path / f"{path.name}.json")
+            assert described.exit_code == 0, described.output
+            assert fp4("compare", path, tmp_path / f"{path.name}.json").exit_code == 0
+        for spec in ("nvfp4", "block-fp8"):
+            judged = fp4("lossless", source, "--to", spec)
+            assert judged.exit_code in {0, 1} or one_line(judged), judged.output
+
+
+@pytest.mark.rule("CNV-16")
+def test_scales_that_are_no_numbers_are_told_apart(tmp_path: Path) -> None:
+    lines = set()
+    for number, value in enumerate((np.inf, np.nan, 0.0, -1.0, 1.0)):
+        source = export_with("modelopt-nvfp4", "weight_scale_2", value, tmp_path / f"{number}")
+        entries = fp4("manifest", source).output.splitlines()
+        lines.add(next(line for line in entries if line.startswith(f'"{MODULE}.weight"')))
+    assert len(lines) == 5
+
+
+@pytest.mark.rule("CKP-20")
+@pytest.mark.parametrize("way", [each for each in ScaleWay if each is not ScaleWay.NONE])
+def test_factors_are_the_multipliers_rounded_once(way: ScaleWay) -> None:
+    values = np.random.default_rng(3).uniform(1e-6, 1e6, 1000).astype(np.float32)
+    stored = StoredScale(values, Direction(way, 2688.0))
+    assert [*stored.factors()] == [float(each) for each in stored.multipliers()]
+    broken = StoredScale(np.float32([np.nan, 1]), Direction(way, 2688.0))
+    assert broken.cost(Direction(ScaleWay.DIVISOR, 6.0)) is Cost.ULP or way is ScaleWay.DIVISOR
+    assert broken.odd() == "nan"
