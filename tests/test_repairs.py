@@ -100,7 +100,7 @@ def test_nan_above_zeros_is_repaired_by_the_printed_command(tmp_path: Path) -> N
     (found,) = failures(export.write(tmp_path / "broken"))
     mended = repaired(found.repair, tmp_path / "mended")
     assert failures(mended) == []
-    export.array(f"{UP}.weight_scale")[5, 3] = 0
+    export.array(f"{UP}.weight_scale")[5, 3] = 0x38  # what modelopt gives blocks of zeros
     assert tensors(mended) == tensors(export.write(tmp_path / "expected"))
 
 

@@ -16,8 +16,6 @@ from fp4ref.checkpoints.transfer.scales import StoredScale
 from fp4ref.errors import DomainError
 from fp4ref.formats import FORMATS
 
-ORIGIN = "fp4ref.origin"  # the key of metadata that keeps what another convention has no place for
-
 
 @dataclass(frozen=True, kw_only=True)
 class Weight:
