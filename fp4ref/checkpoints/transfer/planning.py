@@ -12,6 +12,7 @@ from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT
 from fp4ref.checkpoints.convention import CONVENTIONS, families
 from fp4ref.checkpoints.declarations import CheckpointDeclaration
 from fp4ref.checkpoints.declared import QuantizationConfig, declared
+from fp4ref.checkpoints.experts import STACK
 from fp4ref.checkpoints.findings import listed
 from fp4ref.checkpoints.gguf_views import as_on_the_hub
 from fp4ref.checkpoints.groups import Recognized, recognize
@@ -43,6 +44,7 @@ from fp4ref.errors import DomainError
 MANIFEST = "fp4ref_manifest.json"
 QUANTIZATION_KEYS = ("quantization_config", "quantization", "expert_dtype")
 HEAD = "lm_head"
+OWN = "fp4ref"  # the family whose shapes may have any number of columns
 
 
 def make_plan(request: ConversionRequest) -> ConversionPlan:
@@ -131,7 +133,7 @@ def _configure(plan: ConversionPlan, found: Recognized, to: str) -> None:
     if config or CONFIG in files:
         files[CONFIG] = {**config, **files.get(CONFIG, {})}
     read = _require_true(files, everything)
-    plan.remarks += [*_read_otherwise(read, everything, to), *_some_inputs(everything)]
+    plan.remarks += [*_read_otherwise(read, everything, to), *_some_inputs(everything), *_no_loader(everything, to)]
     plan.files = {name: json.dumps(value, indent=2) + "\n" for name, value in files.items()}
     if len(plan.shards) > 1 and not in_gguf:
         plan.files[f"model{INDEX}"] = _index(plan)
@@ -173,6 +175,21 @@ def _read_otherwise(read: QuantizationConfig, placed: list[PlacedWeight], to: st
                 wide.setdefault(entry, []).append(module)
         for entry, modules in wide.items():
             yield f"{name} reads {entry!r} as {match.meaning}, and takes {listed(modules)} for excluded"
+
+
+def _no_loader(placed: list[PlacedWeight], to: str) -> Iterator[str]:
+    """Yield weights whose values are right, but which the loaders of a convention do not take as they are stored."""
+    cut, alone = dict[str, list[str]](), list[str]()
+    for each in placed:
+        wide, columns = each.convention.block[1], each.weight.columns
+        if wide > 1 and columns % wide and each.weight.scale and each.convention.family != OWN:
+            cut.setdefault(f"{columns} columns, no multiple of the block of {wide}", []).append(each.weight.module)
+        if each.convention.turned and not STACK.fullmatch(each.weight.module):
+            alone.append(each.weight.module)
+    for text, modules in cut.items():
+        yield f"{listed(modules)}: {text}: loaders of {to} refuse that, or read other columns"
+    if alone:
+        yield f"{listed(alone)}: loaders of {to} have quantized weights in experts alone"
 
 
 def _some_inputs(placed: list[PlacedWeight]) -> Iterator[str]:
