@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from checkpoints_corpus import of_layers
 from fp4ref.checkpoints.convention import Direction, ScaleWay
+from fp4ref.checkpoints.shards import Shard
 from fp4ref.checkpoints.transfer.scales import Cost, StoredScale
 from fp4ref.cli import main
 
@@ -66,6 +67,7 @@ def test_a_scale_that_is_no_number_ends_no_command(
             described = fp4("manifest", path, "-o", tmp_path / f"{path.name}.json")
             assert described.exit_code == 0, described.output
             assert fp4("compare", path, tmp_path / f"{path.name}.json").exit_code == 0
+            assert fp4("lint", path).exit_code in {0, 1}
         for spec in ("nvfp4", "block-fp8"):
             judged = fp4("lossless", source, "--to", spec)
             assert judged.exit_code in {0, 1} or one_line(judged), judged.output
@@ -90,3 +92,30 @@ def test_factors_are_the_multipliers_rounded_once(way: ScaleWay) -> None:
     broken = StoredScale(np.float32([np.nan, 1]), Direction(way, 2688.0))
     assert broken.cost(Direction(ScaleWay.DIVISOR, 6.0)) is Cost.ULP or way is ScaleWay.DIVISOR
     assert broken.odd() == "nan"
+
+
+@pytest.mark.rule("CKP-5", "CKP-34")
+@pytest.mark.parametrize("shorter", [True, False])
+@pytest.mark.parametrize("command", ["manifest", "lossless", "lint", "compare"])
+def test_a_source_that_changes_while_it_is_read_is_an_error(
+    command: str, shorter: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = corpus.CLEAN["modelopt-nvfp4"]().write(tmp_path / "source")
+    kept = tmp_path / "kept.json"
+    assert fp4("manifest", source, "-o", kept).exit_code == 0
+    read, changed = Shard.read, list[Path]()
+
+    def read_and_change(shard: Shard, start: int, count: int) -> bytes:
+        found = read(shard, start, count)
+        if not changed and start > 1 << 14:  # behind the header
+            changed.append(shard.path)
+            data = shard.path.read_bytes()
+            shard.path.write_bytes(data[: start + 8] if shorter else data + b" ")
+        return found
+
+    monkeypatch.setattr(Shard, "read", read_and_change)
+    more = {"lossless": ("--to", "mxfp4"), "compare": (kept,), "lint": ("--workers", "1")}.get(command, ())
+    result = fp4(command, source, *more)
+    assert changed
+    assert one_line(result), result.output
+    assert "changed while it was read" in result.stderr or "the file ends" in result.stderr

@@ -109,9 +109,9 @@ def manifest_of_checkpoint(
 ) -> dict[str, TensorSignature]:
     """Return the signatures of a checkpoint's tensors by logical name: a quantized weight is MODULE.weight.
 
-    Errors: FileError, DomainError.
+    Errors: FileError, also for a file that changed meanwhile; DomainError.
 
-    Rules: CNV-16.
+    Rules: CNV-16, CKP-34.
     """
     keep_freed_memory()
     checkpoint = open_checkpoint(path)
@@ -135,6 +135,7 @@ def manifest_of_checkpoint(
             signature = plain_signature(each)
             is_number = logical.endswith(KV_SCALES) and tensor.size == 1
             signatures[logical] = signature._replace(shape=()) if is_number else signature
+    checkpoint.require_unchanged()
     return signatures
 
 

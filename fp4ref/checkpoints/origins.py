@@ -19,7 +19,7 @@ def origin_of(group: TensorGroup) -> dict[str, Any]:
 
 def is_converted(group: TensorGroup) -> bool:
     """Return True if a group has the bytes of another convention's producer. Rules: CKP-27."""
-    return origin_of(group).get("convention", group.convention.name) != group.convention.name
+    return bool(origin_of(group).get("convention", group.convention.name) != group.convention.name)
 
 
 @lru_cache(maxsize=16)

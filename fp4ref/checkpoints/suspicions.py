@@ -40,7 +40,7 @@ def suspect_layout(measured: list[Measured]) -> Iterator[LintFinding | str]:
             continue
         other, declared = max((each.structure or (0.0, 0.0))[::-1] for each in wrong)
         text = f"rows and columns explain {declared:.0%} of the log scales in layout {layout}, {other:.0%} in the other"
-        shares = np.sum([each.structure for each in rest], 0) if rest else np.zeros(2)
+        shares = np.sum([each.structure or (0.0, 0.0) for each in rest], 0) if rest else np.zeros(2)
         if rest and not right and shares[1] > shares[0]:
             text += (
                 f"; {len(rest)} more show neither alone, but lean to the other together, and the same writer made all"
