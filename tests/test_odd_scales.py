@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from checkpoints_corpus import of_layers
+from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.convention import Direction, ScaleWay
+from fp4ref.checkpoints.float_scales import FloatScales
 from fp4ref.checkpoints.shards import Shard
 from fp4ref.checkpoints.transfer.scales import Cost, StoredScale
 from fp4ref.cli import main
@@ -119,3 +121,24 @@ def test_a_source_that_changes_while_it_is_read_is_an_error(
     assert changed
     assert one_line(result), result.output
     assert "changed while it was read" in result.stderr or "the file ends" in result.stderr
+
+
+@pytest.mark.rule("CNV-5", "CNV-6")
+@pytest.mark.parametrize("value", [3.0, np.nan, np.inf, 0.0, -2.0, 2.0])
+def test_scales_that_were_exponents_are_so_again_only_if_they_can(value: float, tmp_path: Path) -> None:
+    """Scales of UE8M0 become numbers elsewhere. There one is changed, and the way back keeps what it is now."""
+    source = corpus.CLEAN["deepseek-fp8-ue8m0"]().write(tmp_path / "source")
+    there = fp4("convert", source, tmp_path / "there", "--to", "compressed-tensors")
+    assert there.exit_code == 0, there.output
+    tensor = open_checkpoint(tmp_path / "there").tensors[f"{MODULE}.weight_scale"]
+    assert tensor.dtype in {"F32", "BF16"}
+    number = np.float32(value).tobytes()[-2 if tensor.dtype == "BF16" else 0 :]
+    data = bytearray(tensor.shard.path.read_bytes())
+    data[tensor.start : tensor.start + len(number)] = number
+    tensor.shard.path.write_bytes(data)
+    back = fp4("convert", tmp_path / "there", tmp_path / "back", "--to", "deepseek")
+    assert back.exit_code == 0, back.output
+    found = open_checkpoint(tmp_path / "back").tensors[f"{MODULE}.weight_scale_inv"]
+    numbers = FloatScales(found.dtype, found.shape, found.bytes()).numbers()
+    assert np.array_equal(numbers[0], np.float32(value), equal_nan=True)
+    assert (found.dtype == tensor.dtype) is (value != 2)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fp4ref.checkpoints.access import WeightPiece, rows_of_a_piece, struct_heads, swapped
 from fp4ref.checkpoints.convention import Convention, Direction, ScaleWay, StoredRole
-from fp4ref.checkpoints.float_scales import FloatScales
+from fp4ref.checkpoints.float_scales import EXPONENTS, FloatScales
 from fp4ref.checkpoints.transfer.scales import StoredScale
 from fp4ref.checkpoints.transfer.weights import Weight
 from fp4ref.errors import DomainError
@@ -163,11 +163,17 @@ class PlacedWeight:
             usual = self.convention.float_scale_shape(self.weight.shape)
         shape = self._shape("scales", usual)
         dtype = self._dtype("scales", role, scales.dtype)
+        if dtype in EXPONENTS and dtype != scales.dtype:
+            exponents = (np.frexp(scales.numbers())[1] + 126).astype(np.uint8)
+            made = FloatScales(dtype, shape, exponents.tobytes())
+            if (made.numbers() == scales.numbers()).all():
+                return made
+            if scales.dtype not in role.dtypes:
+                got = f"{self.weight.module}: scales that are no powers of two"
+                raise DomainError("convert", got, f"those: {self.convention.name} stores exponents", "CNV-6")
+            dtype = scales.dtype
         if dtype == scales.dtype:
             return FloatScales(dtype, shape, scales.data)
-        if dtype in {"U8", "F8_E8M0"}:
-            exponents = np.frexp(scales.numbers())[1] + 126
-            return FloatScales(dtype, shape, exponents.astype(np.uint8).tobytes())
         return FloatScales(dtype, shape, scales.numbers().astype(DTYPES[dtype].array).tobytes())
 
     def _number(self, role: str, scale: StoredScale) -> Placed:
