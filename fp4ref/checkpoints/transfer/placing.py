@@ -163,18 +163,21 @@ class PlacedWeight:
             usual = self.convention.float_scale_shape(self.weight.shape)
         shape = self._shape("scales", usual)
         dtype = self._dtype("scales", role, scales.dtype)
-        if dtype in EXPONENTS and dtype != scales.dtype:
-            exponents = (np.frexp(scales.numbers())[1] + 126).astype(np.uint8)
-            made = FloatScales(dtype, shape, exponents.tobytes())
-            if (made.numbers() == scales.numbers()).all():
-                return made
-            if scales.dtype not in role.dtypes:
-                got = f"{self.weight.module}: scales that are no powers of two"
-                raise DomainError("convert", got, f"those: {self.convention.name} stores exponents", "CNV-6")
-            dtype = scales.dtype
         if dtype == scales.dtype:
             return FloatScales(dtype, shape, scales.data)
-        return FloatScales(dtype, shape, scales.numbers().astype(DTYPES[dtype].array).tobytes())
+        numbers = scales.numbers()
+        if dtype in EXPONENTS:
+            data = (np.frexp(numbers)[1] + 126).astype(np.uint8).tobytes()
+        else:
+            with np.errstate(over="ignore"):
+                data = numbers.astype(DTYPES[dtype].array).tobytes()
+        made = FloatScales(dtype, shape, data)
+        if np.array_equal(made.numbers(), numbers, equal_nan=dtype not in EXPONENTS):
+            return made
+        if scales.dtype not in role.dtypes:
+            got = f"{self.weight.module}: scales that are no {'powers of two' if dtype in EXPONENTS else dtype}"
+            raise DomainError("convert", got, f"those: {self.convention.name} stores {dtype}", "CNV-6")
+        return FloatScales(scales.dtype, shape, scales.data)
 
     def _number(self, role: str, scale: StoredScale) -> Placed:
         place = self.convention.roles[role]
