@@ -330,3 +330,46 @@ def test_a_conversion_with_scales_of_the_cache_is_the_same(tmp_path: Path) -> No
     source = export(tmp_path / "source", "modelopt-nvfp4-kv")
     run(request_to_convert(source, tmp_path / "out", to="compressed-tensors"))
     assert fp4("compare", source, tmp_path / "out").exit_code == 0
+
+
+@pytest.mark.rule("CNV-16", "CNV-17")
+@pytest.mark.parametrize("sizes", [True, False])
+def test_gpt_oss_is_the_same_under_both_names(sizes: bool, tmp_path: Path) -> None:
+    """OpenAI's file has the rows of queries, keys and values in one tensor, whose parts only sizes tell."""
+    draw = np.random.default_rng(15)
+
+    def drawn(dtype: Any, *shape: int) -> np.ndarray:
+        return draw.integers(0, 120, shape).astype(dtype)
+
+    layer, blocks, scales = "model.layers.3", drawn(np.uint8, 2, 64, 2, 16), drawn(np.uint8, 2, 64, 2)
+    parts = [drawn(np.float32, rows, 64) for rows in (48, 16, 16)]
+    norm, gate, embedding = drawn(np.float32, 64), drawn(np.float32, 2, 64), drawn(np.float32, 80, 64)
+    ours = corpus.Export(config={"head_dim": 16, "num_attention_heads": 3, "num_key_value_heads": 1} if sizes else {})
+    hub = corpus.Export(config={"quantization_config": {"quant_method": "mxfp4"}})
+    for number, part in ((1, "gate_up_proj"), (2, "down_proj")):
+        for name, array in (("blocks", blocks), ("scales", scales)):
+            ours.put(f"block.3.mlp.mlp{number}_weight.{name}", "U8", array)
+            hub.put(f"{layer}.mlp.experts.{part}_{name}", "U8", array)
+        ours.put(f"block.3.mlp.mlp{number}_bias", "F32", embedding[:2])
+        hub.put(f"{layer}.mlp.experts.{part}_bias", "F32", embedding[:2])
+    ours.put("block.3.attn.qkv.weight", "F32", np.concatenate(parts))
+    for letter, rows in zip("qkv", parts, strict=True):
+        hub.put(f"{layer}.self_attn.{letter}_proj.weight", "F32", rows)
+    for one, two, array in (
+        ("block.3.attn.norm.scale", f"{layer}.input_layernorm.weight", norm),
+        ("block.3.mlp.norm.scale", f"{layer}.post_attention_layernorm.weight", norm),
+        ("block.3.attn.sinks", f"{layer}.self_attn.sinks", norm),
+        ("block.3.attn.out.weight", f"{layer}.self_attn.o_proj.weight", gate),
+        ("block.3.attn.out.bias", f"{layer}.self_attn.o_proj.bias", norm),
+        ("block.3.mlp.gate.weight", f"{layer}.mlp.router.weight", gate),
+        ("embedding.weight", "model.embed_tokens.weight", embedding),
+        ("unembedding.weight", "lm_head.weight", embedding),
+        ("norm.scale", "model.norm.weight", norm),
+    ):
+        ours.put(one, "F32", array)
+        hub.put(two, "F32", array)
+    one, two = (manifest_of_checkpoint(each.write(tmp_path / name)) for name, each in (("ours", ours), ("hub", hub)))
+    found = compare(one, two)
+    assert len([each for each in two if "_proj" in each]) >= 5
+    apart = {"block.3.attn.qkv.weight", *(f"{layer}.self_attn.{letter}_proj.weight" for letter in "qkv")}
+    assert {each.name for each in found.differences} == (set() if sizes else apart)

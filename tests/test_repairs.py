@@ -100,7 +100,7 @@ def test_nan_above_zeros_is_repaired_by_the_printed_command(tmp_path: Path) -> N
     (found,) = failures(export.write(tmp_path / "broken"))
     mended = repaired(found.repair, tmp_path / "mended")
     assert failures(mended) == []
-    export.array(f"{UP}.weight_scale")[5, 3] = 0
+    export.array(f"{UP}.weight_scale")[5, 3] = 0x38  # what modelopt gives blocks of zeros
     assert tensors(mended) == tensors(export.write(tmp_path / "expected"))
 
 
@@ -145,3 +145,37 @@ def test_a_chosen_convention_is_part_of_the_command(tmp_path: Path) -> None:
     (found,) = failures(export.write(tmp_path / "broken"), convention="modelopt")
     assert found.repair.endswith("--convention modelopt")
     assert failures(repaired(found.repair, tmp_path / "mended")) == []
+
+
+def rows_of_sizes(seed: int, spread: float) -> np.ndarray:
+    """A matrix whose rows have sizes 2^(spread * normal)."""
+    draw = np.random.default_rng(seed)
+    sizes = np.exp2(spread * draw.standard_normal((256, 1)))
+    return (draw.standard_normal((256, 512)) * sizes).astype(np.float32)
+
+
+@pytest.mark.rule("CKP-15", "CNV-11")
+@pytest.mark.parametrize("number", [4, 1])
+def test_the_layout_of_scales_is_that_of_their_writer(number: int, tmp_path: Path) -> None:
+    """Two of four matrices show the layout. All are tiled: all are named and repaired. One is: it alone is named."""
+    export = corpus.Export()
+    spreads = {"q_proj": 0.7, "o_proj": 0.7, "k_proj": 0.12, "v_proj": 0.12}
+    for seed, (name, spread) in enumerate(spreads.items()):
+        values = rows_of_sizes(seed, spread)
+        corpus.put_modelopt(export, "nvfp4", f"model.layers.0.self_attn.{name}", values, np.float32(30))
+    right = export.write(tmp_path / "right")
+    for name in [*spreads][:number]:
+        scales = f"model.layers.0.self_attn.{name}.weight_scale"
+        export.put(scales, "F8_E4M3", corpus.tiled(export.array(scales)).reshape(256, 32))
+    wrong = export.write(tmp_path / "wrong")
+    report = lint(wrong)
+    (found,) = [each for each in report.findings if each.code == "scale-layout"]
+    assert len(found.tensors) == number
+    said = any("cannot tell for 2 of 4 tensors" in text for text in report.remarks)
+    assert said is (number == 1)
+    assert not [each for each in lint(right).findings if each.code == "scale-layout"]
+    result = CliRunner().invoke(
+        main, ["convert", f"{wrong}", f"{tmp_path / 'out'}", "--to", "modelopt", "--repair", "scale-layout"]
+    )
+    assert result.exit_code == 0, result.output
+    assert tensors(tmp_path / "out") == tensors(right)

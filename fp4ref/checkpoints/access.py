@@ -197,8 +197,8 @@ def decoded(group: TensorGroup, piece: WeightPiece) -> Floats:
     rows = len(piece.packed)
     values = element_values(group.convention.element, piece.packed)[:, : group.columns]
     if piece.scales is not None:
-        scaled = scale_values(group)[piece.scales] * np.float32(global_multiplier(group, piece.matrix))
         with np.errstate(invalid="ignore", over="ignore"):  # damaged scales are infinite or NaN
+            scaled = scale_values(group)[piece.scales] * np.float32(global_multiplier(group, piece.matrix))
             values *= np.repeat(scaled, group.convention.block[1], -1)[:, : group.columns]
         return values
     found = float_scales(group)

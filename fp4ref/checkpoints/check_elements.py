@@ -21,6 +21,7 @@ from fp4ref.checkpoints.bounds import (
 from fp4ref.checkpoints.check_scales import Verdict, is_long, runs
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
 from fp4ref.checkpoints.measure import FEW, Measured
+from fp4ref.checkpoints.origins import is_converted
 from fp4ref.checkpoints.scalars import numbers
 from fp4ref.formats import FORMATS, grid
 
@@ -57,7 +58,7 @@ def judge_elements(found: Measured) -> Iterator[Verdict]:
         return
     yield from _narrow_range(found, name, total)
     sign = FORMATS[found.group.convention.element].sign_bit
-    if found.group.convention.no_negative_zero and found.codes[sign]:
+    if found.group.convention.no_negative_zero and found.codes[sign] and not is_converted(found.group):
         text = f"{int(found.codes[sign])} elements are -0, which {found.group.convention.family} never writes"
         yield "producer-bytes", NOTE, name, text
 

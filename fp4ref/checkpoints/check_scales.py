@@ -11,6 +11,7 @@ from fp4ref.checkpoints.access import scale_values
 from fp4ref.checkpoints.bounds import first_normal, nan_codes, negative_codes, zero_scales
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
 from fp4ref.checkpoints.measure import FEW, Measured
+from fp4ref.checkpoints.origins import is_converted
 from fp4ref.checkpoints.stored_layout import zero_in_one_layout
 from fp4ref.formats import FORMATS
 
@@ -269,7 +270,7 @@ def _outlier(found: Measured) -> str:
 def _zero_blocks(found: Measured, name: str) -> Iterator[Verdict]:
     """Yield bytes of blocks of zeros that another producer writes, not this one."""
     expected = found.group.convention.zero_block
-    if expected is None:
+    if expected is None or is_converted(found.group):
         return
     allowed = {expected[0], 1}
     foreign = sorted(zero_scales(found.group.convention.scale) - allowed)

@@ -204,9 +204,9 @@ def _beside(found: Checkpoint, name: str) -> Shard | None:
 
 
 def _is_copy(found: Checkpoint, name: str, index: dict[str, str]) -> bool:
-    """Return True if the index names another home of every tensor of a file."""
+    """Return True if the index names another home of every tensor of a file, or if the file has none."""
     shard = _beside(found, name)
-    return shard is not None and bool(shard.tensors) and all(name in index for name in shard.tensors)
+    return shard is not None and shard.whole and not shard.hidden and all(name in index for name in shard.tensors)
 
 
 def _unindexed(found: Checkpoint, names: list[str]) -> list[str]:

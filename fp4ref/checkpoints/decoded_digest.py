@@ -22,6 +22,7 @@ from fp4ref.checkpoints.access import Bytes, WeightPiece
 from fp4ref.checkpoints.transfer.weights import Weight
 
 RUN = 16
+PART = 1 << 19  # elements that are counted at once
 HALVES = np.array([0, 1, 2, 3, 4, 6, 8, 12])  # the magnitudes of E2M1's codes, in halves
 OTHERS = np.uint64(0xFFFFFFFFFFFFFFFF)  # in the place of a run whose whole numbers are no codes of E2M1
 ONES, SEVENS, EIGHTS = (np.uint64(digit * 0x1111111111111111) for digit in (1, 7, 8))
@@ -37,7 +38,13 @@ class DecodedDigest:
         self.parts = [hashlib.sha256() for _ in range(3)]  # whole numbers as codes, others, factors
 
     def add(self, piece: WeightPiece) -> None:
-        """Count a piece."""
+        """Count a piece, in parts that stay in a cache."""
+        step = max(PART // max(self.weight.columns, 1), 1)
+        for row in range(0, len(piece.packed), step):
+            scales = None if piece.scales is None else piece.scales[row : row + step]
+            self._add(WeightPiece(piece.matrix, piece.row + row, piece.packed[row : row + step], scales))
+
+    def _add(self, piece: WeightPiece) -> None:
         if self.weight.block[1] % RUN:  # runs of several scales: each number is counted alone
             values = self.weight.decoded(piece).astype(np.float64) + 0.0
             values[np.isnan(values)] = np.nan
@@ -45,12 +52,15 @@ class DecodedDigest:
             return
         factors = _factors(self.weight, piece)
         if self.weight.element == "e2m1":
-            words, whole = _words(piece.packed, self.weight.columns)
+            words, at, divisors = _words(piece.packed, self.weight.columns)
             others: Any = b""
+            with np.errstate(invalid="ignore"):
+                factors = np.multiply(factors, 0.5, order="C")
+                factors.reshape(-1)[at] *= divisors
         else:
             words, whole, others = _wide(self.weight, piece, factors)
-        with np.errstate(invalid="ignore"):
-            factors = factors * whole
+            with np.errstate(invalid="ignore"):
+                factors = factors * whole
         if not (factors > 0).all():
             _turn(words, factors < 0)
             words[(factors == 0) & (words != OTHERS)] = 0
@@ -71,9 +81,10 @@ def _factors(weight: Weight, piece: WeightPiece) -> Runs:
     rows, runs = len(piece.packed), -(-weight.columns // RUN)
     factor: Any = np.float64(weight.multiplier(piece.matrix))
     if piece.scales is not None:
-        each = bounds.values(weight.scale)[piece.scales].astype(np.float64)
-        found = np.repeat(each, weight.block[1] // RUN, -1)[:, :runs] if weight.block[1] > RUN else each
-    elif weight.float_scales is not None:
+        with np.errstate(invalid="ignore"):
+            each = np.take(bounds.values(weight.scale).astype(np.float64) * factor, piece.scales)
+        return np.repeat(each, weight.block[1] // RUN, -1)[:, :runs] if weight.block[1] > RUN else each
+    if weight.float_scales is not None:
         found = np.broadcast_to(np.asarray(weight.factors(piece), np.float64), (rows, weight.columns))[:, ::RUN]
     else:
         found = np.ones((rows, runs))
@@ -99,8 +110,11 @@ def _tables() -> tuple[Bytes, NDArray[np.float64], NDArray[Any]]:
     return present, divisors, divided
 
 
-def _words(packed: Bytes, columns: int) -> tuple[Runs, Runs]:
-    """Return the whole numbers of runs of E2M1 as codes, a word of 16 each, and what they were divided by."""
+def _words(packed: Bytes, columns: int) -> tuple[Runs, Runs, Runs]:
+    """Return the whole numbers of runs of E2M1 as codes, a word of 16 each.
+
+    Then the places of those that were divided by more than a half, and their halves.
+    """
     present, divisors, divided = _tables()
     runs = -(-columns // RUN)
     data = packed[:, : -(-columns // 2)]
@@ -112,21 +126,25 @@ def _words(packed: Bytes, columns: int) -> tuple[Runs, Runs]:
     words = np.ascontiguousarray(data).view(np.uint64)
     magnitudes = words & SEVENS
     words = magnitudes | (words & (magnitudes + SEVENS) & EIGHTS)  # -0 is 0
-    whole = np.full(words.shape, 0.5, np.float32)
-    at = np.nonzero(~_without_divisor(words))
-    some = words[at].view(np.uint8).reshape(-1, 8)
-    divisor = np.take(divisors, np.bitwise_or.reduce(np.take(present, some), -1))
-    whole[at] = divisor / 2
-    words[at] = divided[np.maximum(divisor, 1)[:, None], some].view(np.uint64)[:, 0]
-    return words, whole
+    flat = words.reshape(-1)
+    at = np.flatnonzero(~_without_divisor(flat))
+    some = flat[at].view(np.uint8).reshape(-1, 8)
+    divisor: Runs = np.asarray(np.take(divisors, np.bitwise_or.reduce(np.take(present, some), -1)))
+    flat[at] = divided[np.maximum(divisor, 1)[:, None], some].view(np.uint64)[:, 0]
+    return words, at, divisor
 
 
 def _without_divisor(words: Runs) -> NDArray[np.bool_]:
     """Return True for words whose halves have no common divisor: 1 is among them, or 3 beside 1, 2, 4 or 8."""
-    low, middle, high = words & ONES, words >> np.uint64(1) & ONES, words >> np.uint64(2) & ONES
-    upper = middle | high
-    one, three, even = low & ~upper, low & middle & ~high, upper & ~low
-    return np.asarray((one != 0) | ((three != 0) & (even != 0)))
+    upper = words >> np.uint64(1)
+    upper |= upper >> np.uint64(1)
+    found = np.asarray(words & ~upper & ONES != 0)
+    rest = np.flatnonzero(~found)
+    some = words[rest]
+    low, middle, high = some & ONES, some >> np.uint64(1) & ONES, some >> np.uint64(2) & ONES
+    three, even = low & middle & ~high, (middle | high) & ~low
+    found[rest] = (three != 0) & (even != 0)
+    return found
 
 
 def _turn(words: Runs, chosen: Runs) -> None:

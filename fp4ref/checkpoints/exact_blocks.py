@@ -101,7 +101,11 @@ def exact_blocks(weight: Weight, piece: WeightPiece, target: CastTarget) -> Exac
     Rules: CNV-18.
     """
     wide = target.block[1]
-    factor = np.float64(1 if target.free else weight.multiplier(piece.matrix))
+    given = weight.multiplier(piece.matrix)
+    if not (np.isfinite(given) and given > 0):
+        got = f"{weight.module}: a global scale that means the factor {given:g}"
+        raise DomainError("lossless", got, "a positive finite number", "CNV-18")
+    factor = np.float64(1 if target.free else given)
     if piece.scales is not None:
         width = math.gcd(weight.block[1], wide)
         numbers = bounds.values(weight.scale)

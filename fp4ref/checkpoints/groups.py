@@ -174,8 +174,9 @@ def _place(
     scales = {each.scales for each in candidates if each.scales is not None}
     coarse = any(parts[role.suffix].dtype in FLOATS for role in scales if role.suffix in parts)
     affine = f"{stem}.biases" in found.checkpoint.tensors and coarse
-    if affine or f"{stem}.weight_packed_zero" in found.checkpoint.tensors:
-        found.plain.update((tensor.name, tensor) for tensor in parts.values())  # integers, not judged here
+    affine |= f"{stem}.weight_packed_zero" in found.checkpoint.tensors
+    if affine or (not codes and _are_vectors(parts, candidates)):
+        found.plain.update((tensor.name, tensor) for tensor in parts.values())  # integers, or no quantized weight
         return
     said = declared_format(facts)
     integers = any(tensor.dtype not in CODED | set(FLOATS) for tensor in codes)
@@ -205,3 +206,10 @@ def _place(
     bias = found.checkpoint.tensors.get(f"{stem}.bias")
     stored = {name: parts[role.suffix] for name, role in roles.items()}
     found.groups.append(TensorGroup(stem, best, stored, facts, bias))
+
+
+def _are_vectors(parts: dict[str, StoredTensor], candidates: list[Convention]) -> bool:
+    """Return True for vectors that only have the name of a scale, such as a norm's: such a scale is one number."""
+    single = {role.suffix for each in candidates for role in (each.global_scale, each.input_scale) if role is not None}
+    single -= {each.scales.suffix for each in candidates if each.scales is not None}
+    return single >= {*parts} and all(len(each.shape) == 1 and each.size > 1 for each in parts.values())

@@ -19,6 +19,7 @@ from fp4ref.checkpoints.decoded_digest import DecodedDigest
 from fp4ref.checkpoints.float_scales import FloatScales
 from fp4ref.checkpoints.gguf_views import as_on_the_hub
 from fp4ref.checkpoints.groups import recognize
+from fp4ref.checkpoints.openai_names import EXPERTS, on_the_hub, parts_on_the_hub
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.checkpoints.transfer.reading import read_weight
 from fp4ref.checkpoints.transfer.scales import StoredScale
@@ -108,9 +109,9 @@ def manifest_of_checkpoint(
 ) -> dict[str, TensorSignature]:
     """Return the signatures of a checkpoint's tensors by logical name: a quantized weight is MODULE.weight.
 
-    Errors: FileError, DomainError.
+    Errors: FileError, also for a file that changed meanwhile; DomainError.
 
-    Rules: CNV-16.
+    Rules: CNV-16, CKP-34.
     """
     keep_freed_memory()
     checkpoint = open_checkpoint(path)
@@ -119,17 +120,22 @@ def manifest_of_checkpoint(
         checkpoint = view.checkpoint
     found = recognize(checkpoint)
     signatures = {}
+    openai = any(map(EXPERTS.fullmatch, checkpoint.tensors))
     for group in found.groups:
         step(group.module)
-        signatures[f"{group.module}.weight"] = signature_of(read_weight(group))
+        logical = f"{group.module}.weight"
+        signatures[on_the_hub(logical) if openai else logical] = signature_of(read_weight(group))
     inside = {name for group in found.groups for name in group.names}
     for name, tensor in checkpoint.tensors.items():
-        if name not in inside:
+        for each in (
+            () if name in inside else parts_on_the_hub(tensor, checkpoint.config or {}) if openai else (tensor,)
+        ):
             step(name)
-            logical = _logical(name, found.configuration.kv_scales)
-            signature = plain_signature(tensor)
+            logical = _logical(each.name, found.configuration.kv_scales)
+            signature = plain_signature(each)
             is_number = logical.endswith(KV_SCALES) and tensor.size == 1
             signatures[logical] = signature._replace(shape=()) if is_number else signature
+    checkpoint.require_unchanged()
     return signatures
 
 

@@ -216,7 +216,8 @@ def _largest_product(group: TensorGroup, matrix: int, both: Ints) -> float:
     """Return the largest finite magnitude of a value, of the pairs of largest code and scale byte that occur."""
     codes, scales = np.nonzero(both)
     values = bounds.values(group.convention.element)[codes].astype(np.float64) * np.abs(scale_values(group)[scales])
-    values *= global_multiplier(group, matrix)
+    with np.errstate(invalid="ignore"):  # a global scale may be infinite
+        values *= global_multiplier(group, matrix)
     return float(values[values <= np.finfo(np.float32).max].max(initial=0))
 
 

@@ -108,7 +108,8 @@ def _swapped(found: Recognized, weights: Sequence[Weight]) -> list[Weight]:
 
 
 def _without_nan(found: Recognized, weights: Sequence[Weight]) -> list[Weight]:
-    """Give blocks of zeros whose scale is NaN the scale zero; refuse others, whose scale is lost."""
+    """Give blocks of zeros whose scale is NaN the producer's scale for them; refuse others, whose scale is lost."""
+    usual = {group.module: (group.convention.zero_block or (0,))[0] for group in found.groups}
 
     def mended(weight: Weight, piece: WeightPiece) -> WeightPiece:
         if piece.scales is None:
@@ -122,7 +123,7 @@ def _without_nan(found: Recognized, weights: Sequence[Weight]) -> list[Weight]:
         if (lost := int((wrong & full).sum())) > 0:
             got = f"{weight.module}: {lost} blocks with elements that are not zero have a NaN scale"
             raise DomainError("repair scale-nan", got, _AGAIN, "CNV-11")
-        return piece._replace(scales=np.where(wrong, np.uint8(0), piece.scales))
+        return piece._replace(scales=np.where(wrong, np.uint8(usual.get(weight.module, 0)), piece.scales))
 
     def reader(weight: Weight) -> Callable[[int], Iterator[WeightPiece]]:
         return lambda multiple: (mended(weight, piece) for piece in weight.read(multiple))
@@ -213,7 +214,12 @@ for _repair in (
     Repair("nibble-order", "The two elements of each byte are exchanged.", mend=_swapped),
     Repair("scale-layout", "Scales are read in the layout that their bytes are in.", regroup=_retiled),
     Repair("padding", "Elements and scales outside the logical shape are zero.", crops=True),
-    Repair("scale-nan", "Blocks of zeros whose scale was NaN have the scale zero.", mend=_without_nan, refuses=True),
+    Repair(
+        "scale-nan",
+        "Blocks of zeros whose scale was NaN have that of other blocks of zeros.",
+        mend=_without_nan,
+        refuses=True,
+    ),
     Repair("fused-global-scale", "Each fused set has one global and one input scale, the largest.", mend=_rescaled),
     Repair("orphan-tensor", "Tensors that belong to no weight are left out.", drops=True),
     Repair("config", "The configuration is made from the tensors."),

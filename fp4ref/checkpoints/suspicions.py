@@ -21,22 +21,43 @@ Numbers = NDArray[np.float64]
 
 
 def suspect_layout(measured: list[Measured]) -> Iterator[LintFinding | str]:
-    """Yield scales whose rows and columns show only in the other layout, or that it cannot be told. Rules: CKP-15."""
+    """Yield scales whose rows and columns show only in the other layout, or that it cannot be told.
+
+    A writer lays out all scales alike: where some show the other layout and none the declared one, those that show
+    neither clearly belong to them if together they lean that way.
+
+    Rules: CKP-15.
+    """
     known = [each for each in measured if each.structure is not None]
-    wrong = []
-    shown = 0.0, 0.0
+    alike: dict[tuple[str, str], list[Measured]] = {}
     for each in known:
-        declared, other = each.structure or (0.0, 0.0)
-        if other > EXPLAINED and declared < LESS * other and each.blocks >= 512:
-            wrong.append(each.group.parts["scales"].name)
-            shown = max(shown, (other, declared))
-    if wrong:
-        other, declared = shown
-        layout = known[0].group.layout.name
+        alike.setdefault((each.group.convention.name, each.group.layout.name), []).append(each)
+    for (_, layout), members in alike.items():
+        wrong = [each for each in members if _shows(each, 1) and each.blocks >= 512]
+        right = [each for each in members if _shows(each, 0)]
+        rest = [each for each in members if each not in wrong and each not in right]
+        if not wrong:
+            continue
+        other, declared = max((each.structure or (0.0, 0.0))[::-1] for each in wrong)
         text = f"rows and columns explain {declared:.0%} of the log scales in layout {layout}, {other:.0%} in the other"
-        yield finding("scale-layout", WARNING, wrong, text, evidence={"declared": declared, "other": other})
-    elif known and not any(max(each.structure or (0, 0)) > EXPLAINED for each in known):
+        shares = np.sum([each.structure or (0.0, 0.0) for each in rest], 0) if rest else np.zeros(2)
+        if rest and not right and shares[1] > shares[0]:
+            text += (
+                f"; {len(rest)} more show neither alone, but lean to the other together, and the same writer made all"
+            )
+            wrong = members
+        elif rest:
+            yield f"scale layout: cannot tell for {len(rest)} of {len(members)} tensors, which show neither clearly"
+        names = [each.group.parts["scales"].name for each in wrong]
+        yield finding("scale-layout", WARNING, names, text, evidence={"declared": declared, "other": other})
+    if known and not any(max(each.structure or (0, 0)) > EXPLAINED for each in known):
         yield "scale layout: cannot tell, rows and columns explain no more of the scales than chance"
+
+
+def _shows(found: Measured, layout: int) -> bool:
+    """Return True if the scales of a group show a layout, the declared one (0) or the other (1), and not both."""
+    shares = found.structure or (0.0, 0.0)
+    return shares[layout] > EXPLAINED and shares[1 - layout] < LESS * shares[layout]
 
 
 def suspect_nibbles(found: Recognized, measured: list[Measured]) -> Iterator[LintFinding | str]:

@@ -50,6 +50,7 @@ def lossless(path: Path, to: str, as_json: bool) -> None:
             verdicts.append(judge(weight := read_weight(group), target))
             if spec is not None and not spec.stochastic:
                 requantize(weight, spec, verdicts[-1])
+    checkpoint.require_unchanged()
     bad = [each for each in verdicts if not each.lossless]
     if as_json:
         keys = ("module", "blocks", "exact", "condition", "witness", "moved", "rescaled", "first")

@@ -91,8 +91,8 @@ def quantize(
     """Quantize the tensors of IN (.safetensors or .npz) with the golden model, into a dump.
 
     With --to, quantize the matrices of a file or directory by the fastest backend into a checkpoint of a convention,
-    with its configuration; embeddings, lm_head, norms and routers stay as they are unless --include or --exclude is
-    given, or a pattern of --spec names them. A run that was interrupted goes on if the same command is repeated.
+    with its configuration; embeddings, lm_head, norms and routers stay as they are unless --include is given, or a
+    pattern of --spec names them. A run that was interrupted goes on if the same command is repeated.
 
     For a dump, tensors that the specification cannot take are skipped, with the reason; if --tensors names such a
     tensor in full, that is an error. Only one tensor at a time is in memory. The output appears when it is complete.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fp4ref.checkpoints.convention import CONVENTIONS, Convention, families
+from fp4ref.checkpoints.convention import CONVENTIONS, Convention, Direction, families
 from fp4ref.checkpoints.transfer.placing import PlacedWeight
+from fp4ref.checkpoints.transfer.scales import Cost, StoredScale
 from fp4ref.checkpoints.transfer.weights import Weight
 from fp4ref.errors import DomainError, UnknownNameError
 from fp4ref.names import unknown
@@ -70,10 +71,20 @@ def lost(placed: PlacedWeight) -> Iterator[str]:
     weight, convention = placed.weight, placed.convention
     if weight.input_scale is not None and convention.input_scale is None:
         yield f"an input scale, for which {convention.name} has no place"
+    elif weight.input_scale is not None and weight.input_scale.cost(convention.input_direction) is not Cost.EXACT:
+        yield from _unusable(weight.input_scale, convention.input_direction, "an input scale", convention)
     scale = weight.global_scale
     if scale is None:
         return
-    if convention.global_scale is None and any(factor != 1 for factor in scale.multipliers()):
+    if convention.global_scale is None and (scale.factors() != 1).any():
         yield f"a global scale, for which {convention.name} has no place"
-    if convention.global_scale is not None and not scale.to(convention.global_direction).usable():
-        yield f"a global scale that is no positive finite number as {convention.name} stores it"
+    if convention.global_scale is not None:
+        yield from _unusable(scale, convention.global_direction, "a global scale", convention)
+
+
+def _unusable(scale: StoredScale, direction: Direction, kind: str, convention: Convention) -> Iterator[str]:
+    """Yield that a scale is no positive finite number where it comes from, or becomes none. Rules: CKP-21."""
+    if odd := scale.odd():
+        yield f"{kind} of {odd}, no positive finite number"
+    elif odd := scale.to(direction).odd():
+        yield f"{kind} that is no positive finite number as {convention.name} stores it, but {odd}"

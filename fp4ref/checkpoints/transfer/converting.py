@@ -38,8 +38,8 @@ def request_to_convert(
 
     to: a convention or its family; "" keeps that of the source. specs: pairs of a pattern of modules and the
     specification for them, or block-fp8; the first match counts. requantize: also of modules that are quantized in the
-    source. include, exclude: patterns of modules to quantize; without them, embeddings, heads, norms and routers stay
-    as they are unless the pattern of a specification names them. repairs: the tensors to repair by the code of the
+    source. include, exclude: patterns of modules to quantize; without include, embeddings, heads, norms and routers
+    stay as they are unless the pattern of a specification names them. repairs: the tensors to repair by the code of the
     finding, or codes alone, for the tensors that the linter names. high_precision: the checkpoint that the linter
     compares with.
     convention: the source's convention or its family, instead of the recognized one.
@@ -49,9 +49,9 @@ def request_to_convert(
     Rules: CNV-9, CNV-11, CNV-13.
     """
     given, taken, left = [*specs], tuple(include), tuple(exclude)
-    if given and not taken and not left:
+    if given and not taken:
         chosen = [pattern.rstrip("*") for pattern, _ in given]
-        left = tuple(kept for kept in KEPT if not any(fnmatchcase(pattern, kept) for pattern in chosen))
+        left += tuple(kept for kept in KEPT if not any(fnmatchcase(pattern, kept) for pattern in chosen))
     for _, spec in given:
         if isinstance(spec, Spec):
             require_spec(spec)

@@ -20,11 +20,11 @@ from fp4ref.checkpoints.gguf_names import (
 from fp4ref.checkpoints.gguf_views import DTYPES_KEPT
 from fp4ref.checkpoints.gguf_vocabulary import Vocabulary, vocabulary_of
 from fp4ref.checkpoints.groups import Recognized
+from fp4ref.checkpoints.origins import ORIGIN
 from fp4ref.checkpoints.transfer.gguf_units import GgufUnit, for_llama_cpp
 from fp4ref.checkpoints.transfer.plan import ConversionPlan
 from fp4ref.checkpoints.transfer.shard_files import gguf_array, gguf_value
 from fp4ref.checkpoints.transfer.units import Unit
-from fp4ref.checkpoints.transfer.weights import ORIGIN
 
 QUANTIZATION_VERSION = 2  # of ggml's block types
 FILE_TYPES = {"gguf.mxfp4": 38, "gguf.nvfp4": 39}  # of llama.cpp

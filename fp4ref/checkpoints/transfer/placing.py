@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fp4ref.checkpoints.access import WeightPiece, rows_of_a_piece, struct_heads, swapped
 from fp4ref.checkpoints.convention import Convention, Direction, ScaleWay, StoredRole
-from fp4ref.checkpoints.float_scales import FloatScales
+from fp4ref.checkpoints.float_scales import EXPONENTS, FloatScales
 from fp4ref.checkpoints.transfer.scales import StoredScale
 from fp4ref.checkpoints.transfer.weights import Weight
 from fp4ref.errors import DomainError
@@ -90,7 +90,7 @@ class PlacedWeight:
         direction = convention.global_direction if role == "global_scale" else convention.input_direction
         if found is not None:
             left_out = self.own and not place.needed and role not in self.own.get("parts", {})
-            return None if left_out and found.multipliers() == [1] else found.to(direction)
+            return None if left_out and [*found.factors()] == [1] else found.to(direction)
         if role != "global_scale" or not place.needed:
             return None
         return StoredScale(np.ones(1, np.float32), Direction(ScaleWay.MULTIPLIER)).to(direction)
@@ -165,10 +165,19 @@ class PlacedWeight:
         dtype = self._dtype("scales", role, scales.dtype)
         if dtype == scales.dtype:
             return FloatScales(dtype, shape, scales.data)
-        if dtype in {"U8", "F8_E8M0"}:
-            exponents = np.frexp(scales.numbers())[1] + 126
-            return FloatScales(dtype, shape, exponents.astype(np.uint8).tobytes())
-        return FloatScales(dtype, shape, scales.numbers().astype(DTYPES[dtype].array).tobytes())
+        numbers = scales.numbers()
+        if dtype in EXPONENTS:
+            data = (np.frexp(numbers)[1] + 126).astype(np.uint8).tobytes()
+        else:
+            with np.errstate(over="ignore"):
+                data = numbers.astype(DTYPES[dtype].array).tobytes()
+        made = FloatScales(dtype, shape, data)
+        if np.array_equal(made.numbers(), numbers, equal_nan=dtype not in EXPONENTS):
+            return made
+        if scales.dtype not in role.dtypes:
+            got = f"{self.weight.module}: scales that are no {'powers of two' if dtype in EXPONENTS else dtype}"
+            raise DomainError("convert", got, f"those: {self.convention.name} stores {dtype}", "CNV-6")
+        return FloatScales(scales.dtype, shape, scales.data)
 
     def _number(self, role: str, scale: StoredScale) -> Placed:
         place = self.convention.roles[role]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,12 @@ from fp4ref.checkpoints.checkpoint import INDEX, READERS, Checkpoint, open_check
 from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT
 from fp4ref.checkpoints.convention import CONVENTIONS, families
 from fp4ref.checkpoints.declarations import CheckpointDeclaration
-from fp4ref.checkpoints.declared import declared
+from fp4ref.checkpoints.declared import QuantizationConfig, declared
+from fp4ref.checkpoints.experts import STACK
+from fp4ref.checkpoints.findings import listed
 from fp4ref.checkpoints.gguf_views import as_on_the_hub
 from fp4ref.checkpoints.groups import Recognized, recognize
+from fp4ref.checkpoints.origins import ORIGIN
 from fp4ref.checkpoints.transfer.choice import require_family
 from fp4ref.checkpoints.transfer.gathering import (
     configuration_of,
@@ -36,12 +39,12 @@ from fp4ref.checkpoints.transfer.placing import PlacedWeight
 from fp4ref.checkpoints.transfer.plan import ConversionPlan, PlannedShard, placed_in
 from fp4ref.checkpoints.transfer.request import ConversionRequest
 from fp4ref.checkpoints.transfer.units import Unit
-from fp4ref.checkpoints.transfer.weights import ORIGIN
 from fp4ref.errors import DomainError
 
 MANIFEST = "fp4ref_manifest.json"
 QUANTIZATION_KEYS = ("quantization_config", "quantization", "expert_dtype")
 HEAD = "lm_head"
+OWN = "fp4ref"  # the family whose shapes may have any number of columns
 
 
 def make_plan(request: ConversionRequest) -> ConversionPlan:
@@ -129,7 +132,8 @@ def _configure(plan: ConversionPlan, found: Recognized, to: str) -> None:
     config = {key: value for key, value in (found.checkpoint.config or {}).items() if key not in QUANTIZATION_KEYS}
     if config or CONFIG in files:
         files[CONFIG] = {**config, **files.get(CONFIG, {})}
-    _require_true(files, everything)
+    read = _require_true(files, everything)
+    plan.remarks += [*_read_otherwise(read, everything, to), *_some_inputs(everything), *_no_loader(everything, to)]
     plan.files = {name: json.dumps(value, indent=2) + "\n" for name, value in files.items()}
     if len(plan.shards) > 1 and not in_gguf:
         plan.files[f"model{INDEX}"] = _index(plan)
@@ -148,8 +152,8 @@ def _configure(plan: ConversionPlan, found: Recognized, to: str) -> None:
         plan.remarks.append(f"repaired: {', '.join(request.repairs)}")
 
 
-def _require_true(files: dict[str, dict[str, Any]], placed: list[PlacedWeight]) -> None:
-    """Refuse a configuration that declares a module otherwise than it is stored. Rules: CNV-14."""
+def _require_true(files: dict[str, dict[str, Any]], placed: list[PlacedWeight]) -> QuantizationConfig:
+    """Return a configuration as it is read; refuse one that declares a module otherwise than stored. Rules: CNV-14."""
     read = declared(Checkpoint(Path(), config=files.get(CONFIG), hf_quant=files.get(HF_QUANT)))
     for each in placed if read.files else ():
         module, convention = each.weight.module, each.convention
@@ -157,6 +161,48 @@ def _require_true(files: dict[str, dict[str, Any]], placed: list[PlacedWeight]) 
         if algorithm is None or (algorithm and "mixed" not in algorithm and not convention.declares(algorithm)):
             got = f"{module} as {convention.name}, which the configuration declares as {algorithm or 'not quantized'}"
             raise DomainError("convert", got, "another target", "CNV-14")
+    return read
+
+
+def _read_otherwise(read: QuantizationConfig, placed: list[PlacedWeight], to: str) -> Iterator[str]:
+    """Yield quantized modules that a consumer excludes, by entries that it reads more widely. Rules: CKP-13."""
+    for name, match in configuration_of(to).readers.items() if read.files else ():
+        wide: dict[str, list[str]] = {}
+        for each in placed:
+            module = each.weight.module
+            entry = next((entry for entry in read.ignore if match.takes(entry, module)), None)
+            if entry is not None and not read.ignores(module):
+                wide.setdefault(entry, []).append(module)
+        for entry, modules in wide.items():
+            yield f"{name} reads {entry!r} as {match.meaning}, and takes {listed(modules)} for excluded"
+
+
+def _no_loader(placed: list[PlacedWeight], to: str) -> Iterator[str]:
+    """Yield weights whose values are right, but which the loaders of a convention do not take as they are stored."""
+    cut, alone = dict[str, list[str]](), list[str]()
+    for each in placed:
+        wide, columns = each.convention.block[1], each.weight.columns
+        if wide > 1 and columns % wide and each.weight.scale and each.convention.family != OWN:
+            cut.setdefault(f"{columns} columns, no multiple of the block of {wide}", []).append(each.weight.module)
+        if each.convention.turned and not STACK.fullmatch(each.weight.module):
+            alone.append(each.weight.module)
+    for text, modules in cut.items():
+        yield f"{listed(modules)}: {text}: loaders of {to} refuse that, or read other columns"
+    if alone:
+        yield f"{listed(alone)}: loaders of {to} have quantized weights in experts alone"
+
+
+def _some_inputs(placed: list[PlacedWeight]) -> Iterator[str]:
+    """Yield that some weights have an input scale, and others of a convention that then needs all have none."""
+    needing: dict[str, list[PlacedWeight]] = {}
+    for each in placed:
+        if each.convention.input_scale and (each.convention.static_inputs or each.convention.settings):
+            needing.setdefault(each.convention.name, []).append(each)
+    for name, members in needing.items():
+        without = [each.weight.module for each in members if each.scale("input_scale") is None]
+        if without and len(without) < len(members):
+            text = f"{len(without)} of {len(members)} weights in {name} have no input scale, such as {without[0]}"
+            yield f"{text}: the others have one, and a loader of quantized inputs needs it of all"
 
 
 def uneven_sets(placed: Iterable[PlacedWeight]) -> int:

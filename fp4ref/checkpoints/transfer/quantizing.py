@@ -95,6 +95,7 @@ class QuantizedSet:
     spec: Spec
     to: str
     notes: list[str] = field(default_factory=list, compare=False)
+    lost: dict[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def home(self) -> str:
@@ -168,8 +169,13 @@ class QuantizedSet:
         return int(np.asarray(quantize(zeros, self.spec, amax=amax).row.scales).flat[0])
 
     def remarks(self) -> list[str]:
-        """Return which weights were recoded and not quantized."""
-        return self.notes
+        """Return which weights were recoded and not quantized, and which blocks became zero."""
+        texts = (
+            f"{module}: {count} blocks that are not zero have a scale of 0, too small beside the amax of the set"
+            for module, count in self.lost.items()
+            if count
+        )
+        return [*self.notes, *texts]
 
     @property
     def _is_scaled(self) -> bool:
@@ -190,7 +196,12 @@ class QuantizedSet:
                 if not self._is_scaled:  # the pass for the amax has refused what is not finite
                     largest_magnitude(values.module, part)
                 result = quantize(part, spec, amax=given).row
-                yield WeightPiece(matrix, row, np.asarray(result.data), np.asarray(result.scales))
+                data, scales = np.asarray(result.data), np.asarray(result.scales)
+                if row == matrix == 0:
+                    self.lost[values.module] = 0
+                if self._is_scaled and (zero := scales == 0).any():
+                    self.lost[values.module] += _other_than_zero(part, zero, spec.block.columns)
+                yield WeightPiece(matrix, row, data, scales)
 
         return Weight(
             module=values.module,
@@ -216,6 +227,14 @@ class QuantizedSet:
             for values, placed in pairs
             if values.again is not None and values.again.input_scale is not None and not placed.scale("input_scale")
         ]
+
+
+def _other_than_zero(values: NDArray[Any], zero: NDArray[np.bool_], width: int) -> int:
+    """Return the number of blocks with a scale of zero that have other elements."""
+    some = np.flatnonzero(zero.any(-1))
+    starts = np.arange(0, values.shape[1], width)
+    full = np.add.reduceat(values[some] != 0, starts, axis=1, dtype=np.int64) > 0
+    return int((full & zero[some][:, : len(starts)]).sum())
 
 
 def convention_for(weight: Weight, spec: Spec, to: str) -> Convention:

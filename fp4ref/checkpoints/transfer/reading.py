@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,10 @@ from fp4ref.checkpoints.access import blocks_across, pieces
 from fp4ref.checkpoints.convention import Direction
 from fp4ref.checkpoints.float_scales import FloatScales
 from fp4ref.checkpoints.groups import TensorGroup
+from fp4ref.checkpoints.origins import origin_of
 from fp4ref.checkpoints.scalars import FLOATING
 from fp4ref.checkpoints.transfer.scales import StoredScale, scale_of_record
-from fp4ref.checkpoints.transfer.weights import ORIGIN, Weight, cropped
+from fp4ref.checkpoints.transfer.weights import Weight, cropped
 from fp4ref.errors import DomainError
 from fp4ref.files.tensors import DTYPES
 
@@ -29,7 +29,7 @@ def read_weight(group: TensorGroup, *, crop: bool = False) -> Weight:
     """
     convention = group.convention
     _require(group)
-    own = _origin(group)
+    own = origin_of(group)
     float_scales = None
     if not convention.scale:
         tensor = group.parts["scales"]
@@ -85,15 +85,6 @@ def _described(group: TensorGroup) -> dict[str, Any]:
     parts = {role: {"dtype": tensor.dtype, "shape": [*tensor.shape]} for role, tensor in group.parts.items()}
     facts = {"facts": dict(group.facts)} if group.facts else {}
     return {"convention": group.convention.name, **facts, "parts": parts}
-
-
-def _origin(group: TensorGroup) -> dict[str, Any]:
-    """Return the metadata of the convention that a group was converted from; empty if none can be read."""
-    try:
-        kept = json.loads(group.parts["codes"].shard.metadata.get(ORIGIN, "{}"))[group.module]
-    except (KeyError, TypeError, ValueError, RecursionError):
-        return {}
-    return kept if isinstance(kept, dict) and isinstance(kept.get("parts", {}), dict) else {}
 
 
 def _scale(group: TensorGroup, role: str, direction: Direction, own: dict[str, Any]) -> StoredScale | None:

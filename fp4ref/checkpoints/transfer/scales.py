@@ -44,8 +44,18 @@ class StoredScale(NamedTuple):
     values: Floats
     direction: Direction
 
+    def factors(self) -> NDArray[np.float64]:
+        """Return the factors that the stored numbers mean, whatever they are. Rules: CKP-20."""
+        numbers = self.values.astype(np.float64)
+        with np.errstate(all="ignore"):
+            if self.direction.way is ScaleWay.DIVISOR:
+                return np.asarray(1 / numbers)
+            return np.asarray(numbers / self.direction.constant) if self.direction.way is ScaleWay.AMAX else numbers
+
     def multipliers(self) -> list[Fraction]:
-        """Return the exact factors that the stored numbers mean. Rules: CKP-20."""
+        """Return the exact factors that the stored numbers mean. Errors: DomainError if one is none. Rules: CKP-20."""
+        if not np.isfinite(self.factors()).all():
+            raise DomainError("convert", f"a scale of {self.odd()}", "a positive finite number", "CKP-21")
         numbers = [Fraction(float(value)) for value in self.values]
         if self.direction.way is ScaleWay.DIVISOR:
             return [1 / number for number in numbers]
@@ -71,6 +81,11 @@ class StoredScale(NamedTuple):
         """Return True if every number is positive and finite."""
         return bool(np.all(np.isfinite(self.values) & (self.values > 0)))
 
+    def odd(self) -> str:
+        """Return the first number that is not positive and finite, as text; "" if there is none."""
+        wrong = self.values[~(np.isfinite(self.values) & (self.values > 0))]
+        return f"{wrong[0]:g}" if wrong.size else ""
+
     def cost(self, direction: Direction) -> Cost:
         """Return the cost of a direction, found by exact arithmetic and by the way back. Rules: CNV-3."""
         there = self.to(direction)
@@ -83,9 +98,12 @@ class StoredScale(NamedTuple):
         return Cost.ROUNDED if there.to(self.direction).values.tobytes() == self.values.tobytes() else Cost.ULP
 
     def error(self, direction: Direction) -> float:
-        """Return the largest relative error of the factors in another direction."""
-        pairs = zip(self.to(direction).multipliers(), self.multipliers(), strict=True)
-        return max((float(abs(new / old - 1)) for new, old in pairs if old), default=0.0)
+        """Return the largest relative error of the factors in another direction; 0 for those that are no numbers."""
+        there = self.to(direction)
+        if not (self.usable() and there.usable()):
+            return 0.0
+        pairs = zip(there.multipliers(), self.multipliers(), strict=True)
+        return max(float(abs(new / old - 1)) for new, old in pairs)
 
     def to_record(self) -> dict[str, Any]:
         """Return the scale as JSON data; the numbers as the hexadecimal digits of their bytes."""

@@ -16,8 +16,6 @@ from fp4ref.checkpoints.transfer.scales import StoredScale
 from fp4ref.errors import DomainError
 from fp4ref.formats import FORMATS
 
-ORIGIN = "fp4ref.origin"  # the key of metadata that keeps what another convention has no place for
-
 
 @dataclass(frozen=True, kw_only=True)
 class Weight:
@@ -69,8 +67,9 @@ class Weight:
         """Return the factor that the global scale means, rounded to float32; 1 if there is none. Rules: CKP-20."""
         if self.global_scale is None:
             return np.float32(1)
-        factors = self.global_scale.multipliers()
-        return np.float32(float(factors[matrix if len(factors) > 1 else 0]))
+        factors = self.global_scale.factors()
+        with np.errstate(over="ignore"):
+            return np.float32(factors[matrix if len(factors) > 1 else 0])
 
     def decoded(self, piece: WeightPiece) -> Floats:
         """Return the values of a piece: element times block scale, times the global scale, in float32.
@@ -78,10 +77,11 @@ class Weight:
         Rules: CNV-4.
         """
         values = element_values(self.element, piece.packed)[:, : self.columns]
-        if piece.scales is not None:
-            scaled = bounds.values(self.scale)[piece.scales] * self.multiplier(piece.matrix)
-            return np.asarray(values * np.repeat(scaled, self.block[1], -1)[:, : self.columns], np.float32)
-        return np.asarray(values * self.factors(piece), np.float32)
+        with np.errstate(invalid="ignore", over="ignore"):  # damaged scales are infinite or NaN
+            if piece.scales is not None:
+                scaled = bounds.values(self.scale)[piece.scales] * self.multiplier(piece.matrix)
+                return np.asarray(values * np.repeat(scaled, self.block[1], -1)[:, : self.columns], np.float32)
+            return np.asarray(values * self.factors(piece), np.float32)
 
     def factors(self, piece: WeightPiece) -> Any:
         """Return the float scales of a piece, in a shape that multiplies its values. Rules: CKP-10."""
