@@ -8,7 +8,6 @@ less than the clock's. Results go into buffers that exist already.
 
 from __future__ import annotations
 
-import json
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import click
 import ml_dtypes
 import numpy as np
+from setting import write
 
 import fp4ref
 from fp4ref import registry
@@ -100,7 +100,7 @@ def main(elements: int, repeat: int, only: str, path: Path | None) -> None:
         records.append(record)
     if path:
         about = {"machine": platform.machine(), "time": "of the processor, all threads", "elements": elements}
-        path.write_text(json.dumps({**about, "cases": records}, indent=1) + "\n", encoding="utf-8")
+        write(path, records, "cpu", **about)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def read(path: Path) -> Result:
     """Return a file of results; a list is the rows alone."""
     record = json.loads(path.read_text("utf-8"))
     record = record if isinstance(record, dict) else {"results": record}
-    rows = record.get("results") or record.get("cases") or []
+    rows = record.get("results", [])
     copied, ratios = record.pop("copy", None), record.pop("ratios", {})
     facts = {key: shown(value) for key, value in record.items() if not isinstance(value, (list, dict))}
     facts |= {name: shown(item) for name, item in record.get("setting", {}).items()}
