@@ -455,7 +455,7 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     cases = [{"case": "nvfp4", "ratio": 1.25, "goal": None, "seconds": [0.5]}]
     cpu = {"processors": 2, "elements": 64, "command": "run --json", "ratios": {"one / two": 0.57}}
     copy = {"median": 4e12, "lowest": 3.5e12, "highest": 4.2e12}
-    (results / "cpu.json").write_text(json.dumps({**cpu, "cases": cases}))
+    (results / "cpu.json").write_text(json.dumps({**cpu, "results": cases}))
     for name, rows in RECORDED.items():
         record = {"setting": {"device": "H", "date": "2026-01-02"}, "copy": copy, "results": rows}
         (results / f"{name}.json").write_text(json.dumps(rows if name == "linear" else record))
