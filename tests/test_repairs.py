@@ -12,7 +12,10 @@ from click.testing import CliRunner
 
 import checkpoints_corpus as corpus
 import checkpoints_defects as defects
+import checkpoints_fifth  # noqa: F401 - adds defects, as the next ones do
+import checkpoints_fourth  # noqa: F401
 import checkpoints_third as third
+import checkpoints_unseen  # noqa: F401
 from fp4ref.checkpoints import lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.repairs import REPAIRS
@@ -31,6 +34,7 @@ LOST = {  # what these defects overwrote or renamed cannot be derived from the f
     "scale-nan:nan_exponents_of_torchao": "elements that are not zero",
     "exclude-list:gate_swallows_gate_up": "the list is right, one consumer matches it by substring",
 }
+ZEROS = {"scale-nan:the_blocks_of_a_dead_neuron"}  # elements that were another number once, and stay zeros
 QUICK = (
     "nibble-order:one_tensor_with_high_nibbles_first",
     "scale-layout:one_dimension_of_tiles",
@@ -75,7 +79,7 @@ def test_the_printed_command_repairs_a_defect(name: str, tmp_path: Path) -> None
     assert len(commands) == 1
     mended = repaired(commands.pop(), tmp_path / "mended")
     assert failures(mended) == []
-    if defect.code != "fused-global-scale":  # which is not undone, but rounded to one scale
+    if defect.code != "fused-global-scale" and name not in ZEROS:  # the first is not undone, but rounded to one scale
         assert tensors(mended) == tensors(clean.write(tmp_path / "clean"))
 
 
