@@ -233,10 +233,7 @@ def ratios(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Return the ratios that the goals are about, each without the starts of both sides, by text."""
 
     def own(name: str) -> float:
-        base, starts = (
-            name.removesuffix(TWICE),
-            2 if name == f"quantize{TWICE}" else 1,
-        )  # lint's workers are copies of it
+        base, starts = name.removesuffix(TWICE), 2 if name == f"quantize{TWICE}" else 1  # lint's workers are copies
         return results[name]["processor"] - starts * results[f"{base}, start"]["processor"]
 
     found = {}

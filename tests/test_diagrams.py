@@ -1114,7 +1114,7 @@ def test_where_fits_the_terminal(monkeypatch, width):
 
 
 def test_each_variant_has_a_point_of_its_own():
-    """It is made of the variant's values: of those of one figure, no two are equal."""
+    """The values of a variant make its point, so no two variants of a figure have the same one."""
     points = [(figure, catalogue.point(name)) for name, figure, _ in catalogue.VARIANTS]
     assert len(set(points)) == len(points)
     assert "there is no global scale" in catalogue.point("hierarchy-mx")

@@ -1,4 +1,4 @@
-"""What a conversion writes has no finding that its source has not, unless the conversion said so."""
+"""Converted checkpoints have no finding that their source lacks, unless the conversion said so."""
 
 from __future__ import annotations
 

@@ -114,11 +114,10 @@ class MXFP8Quantizer(Quantizer):
         """Return a function that makes other tensors of a kind; None for both directions in separate calls."""
         asked, width = self._asked(tensor), tensor.shape[-1]
         repeat = asked and tensor.is_contiguous() and api.quantize_again(tensor.view(-1, width), *asked)
+        flat = tensor.dim() == 2
         if not repeat:
             return None
-        if tensor.dim() == 2:
-            return lambda tensor, quantizer: quantizer._made(repeat(tensor), tensor)
-        return lambda tensor, quantizer: quantizer._made(repeat(tensor.view(-1, width)), tensor)
+        return lambda x, quantizer: quantizer._made(repeat(x if flat else x.view(-1, width)), x)
 
     def _asked(self, tensor: Tensor) -> tuple[Spec, DirectionChoice, str] | None:
         """Return the arguments of the one call of `quantize` that a tensor takes; None where it takes more than one."""

@@ -23,12 +23,12 @@ from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF, NVFP4Settings, fast_choices, require_settings, specification
 from fp4ref.te.nvfp4_storage import NVFP4TensorStorage, scale_shape
 from fp4ref.te.nvfp4_tensor import NVFP4Tensor
-from fp4ref.te.quantizer import Quantizer
+from fp4ref.te.quantizer import LASTING, Quantizer
 from fp4ref.te.recipe import NVFP4BlockScaling, Recipe
 
 NOTHING = DirectionData(None, None, None)
 _settings_of = attrgetter(*NVFP4Settings._fields)
-_kind_of = attrgetter(*NVFP4Settings._fields, "rht_matrix_random_sign_mask_t", "internal", "optimize_for_gemm", "role")
+_kind_of = attrgetter(*NVFP4Settings._fields, "rht_matrix_random_sign_mask_t", *LASTING)
 
 
 class NVFP4Quantizer(Quantizer):

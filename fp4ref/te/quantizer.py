@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Hashable, Iterable
+from operator import attrgetter
 from typing import Any, Self
 
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from fp4ref.te.cast import quantize as cast
 from fp4ref.te.recipe import Recipe
+
+LASTING = ("internal", "optimize_for_gemm", "role")  # settings of all quantizers that do not choose directions
+_lasting_of = attrgetter(*LASTING)
 
 
 class _Quantize(torch.autograd.Function):
@@ -80,7 +84,8 @@ class Quantizer(abc.ABC):
     @property
     def lasting(self) -> tuple[Hashable, ...]:
         """The settings of all quantizers that do not choose directions."""
-        return self.internal, self.optimize_for_gemm, self.role
+        found: tuple[Hashable, ...] = _lasting_of(self)
+        return found
 
     def draw(self, tensor: Tensor) -> tuple[Tensor | None, Tensor | None] | None:
         """Return the random bytes of both directions that quantizing a tensor takes, drawn now; None for none."""
