@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Literal, overload
 
 from fp4ref import arrays, plans, registry, repeats
@@ -118,8 +118,7 @@ def quantize(
     Rules: NUM-3, NUM-4, NUM-6, NUM-7, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7, LAY-12.
     """
     kinds = repeats.kinds_of_arguments(x, amax, random_bits, out) if noop is None else None
-    named = getattr(spec, "name", spec)  # which equal specifications may differ in, and the result shows
-    key = "quantize", kinds, spec, named, directions, scale_layout, backend  # as `quantize_again` has it
+    key = _kind_of_quantize(kinds, spec, directions, scale_layout, backend)
     again = repeats.find(key) if kinds else None
     if again:
         repeated: Quantized = again(x, amax, random_bits, out)
@@ -166,8 +165,12 @@ def quantize_again(
     It decides nothing again, and so holds as long as the layouts, profiles and backends that are registered.
     """
     kinds = repeats.kind_of(x)
-    named = getattr(spec, "name", spec)
-    return repeats.find(("quantize", kinds, spec, named, directions, scale_layout, backend)) if kinds else None
+    return repeats.find(_kind_of_quantize(kinds, spec, directions, scale_layout, backend)) if kinds else None
+
+
+def _kind_of_quantize(kinds: Hashable, spec: Spec | str, *options: Hashable) -> tuple[Hashable, ...]:
+    """Return the key of calls of `quantize`. kinds: of the arrays. options: directions, layout and backend."""
+    return "quantize", kinds, spec, getattr(spec, "name", spec), *options  # a result shows its specification's name
 
 
 def dequantize(

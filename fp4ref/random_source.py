@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from fp4ref import arrays, registry
+from fp4ref.arguments import direction_names
 from fp4ref.errors import DomainError, DTypeError, ShapeError
 from fp4ref.operands import Counters
-from fp4ref.quantized import DIRECTIONS, Direction, matrix_shape
+from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice, Directions, matrix_shape
 from fp4ref.remembered import Same
 
 BLOCK = 16  # elements that share a counter
@@ -69,15 +70,41 @@ def random_bits(
     return _made(part, (first[0], first[1] // BLOCK), across, direction, int(seed), int(stream), device, backend, out)
 
 
-def bits_of_matrix(shape: tuple[int, int], direction: Direction, seed: Any, stream: int, device: Any) -> Any:
+def bits_of_matrix(
+    shape: tuple[int, int], directions: DirectionChoice, seed: Any, stream: int, device: Any
+) -> Directions:
     """Make the bytes of `random_bits` for a whole matrix [M, K], from arguments that nobody has to check.
 
     seed: an integer, or one on the device, int64 [1], for backends that read it there.
 
     Rules: SR-7, SR-8, SR-9.
     """
-    part = shape if direction == "row" else shape[::-1]
-    return _made(part, (0, 0), -(-part[1] // BLOCK), direction, seed, stream, device, None, None)
+    return _of_matrix(shape, directions, device, registry.registered())(seed, stream)
+
+
+@lru_cache(maxsize=4096)
+def _of_matrix(
+    shape: tuple[int, int], directions: DirectionChoice, device: Any, registered: Same
+) -> Callable[[Any, int], Directions]:
+    """Return a function of seed and stream that makes the bytes of matrices of one shape."""
+    names = direction_names(directions)
+    parts = [shape if name == "row" else shape[::-1] for name in names]
+    places = [(-(-columns // BLOCK), DIRECTIONS.index(name)) for name, (_, columns) in zip(names, parts, strict=True)]
+    planned = [_planned(_kind(device), part, False, None, registered) for part in parts]
+    bind = registry.binder(planned[0][0], None)
+    bound = bind([call for call, _ in planned], device) if bind else None
+
+    def make(seed: Any, stream: int) -> Directions:
+        counters = [Counters((0, 0), across, seed, 2 * stream + place) for across, place in places]
+        if bound:
+            made = bound(counters)
+        else:
+            made = [
+                function(call, each, device, None) for (call, function), each in zip(planned, counters, strict=True)
+            ]
+        return Directions(*made) if len(made) == 2 else Directions(**{names[0]: made[0]})
+
+    return make
 
 
 def _made(

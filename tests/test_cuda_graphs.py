@@ -42,15 +42,15 @@ class Told:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> type[Told]:
     monkeypatch.setattr(graphs, "Graph", Told)
-    monkeypatch.setattr(graphs, "captures", lambda: lambda: False)
     monkeypatch.setattr(Told, "made", 0)
     return Told
 
 
-def meet(kept: Any, places: tuple[int, ...], times: int = 1) -> Any:
+def meet(kept: Any, places: tuple[int, ...], times: int = 1, *, captures: bool = False) -> Any:
+    library: Any = SimpleNamespace(ordinal=0, captures=lambda: captures)
     found = None
     for _ in range(times):
-        found = kept.at(places, lambda stream: None, 0)
+        found = kept.at(places, lambda stream: None, library)
     return found
 
 
@@ -94,14 +94,11 @@ def test_a_loop_over_more_addresses_than_there_is_room_for_makes_no_graph_twice(
     assert told.made == graphs.KEPT
 
 
-def test_what_the_caller_captures_is_started_one_by_one(told, monkeypatch):
-    kept, captures = graphs.Graphs(), [True]
-    monkeypatch.setattr(graphs, "captures", lambda: lambda: captures[0])
-    assert meet(kept, (1,), 3 * graphs.MET) is None
-    captures[0] = False
+def test_what_the_caller_captures_is_started_one_by_one(told):
+    kept = graphs.Graphs()
+    assert meet(kept, (1,), 3 * graphs.MET, captures=True) is None
     assert meet(kept, (1,)) is not None
-    captures[0] = True
-    assert meet(kept, (1,)) is None
+    assert meet(kept, (1,), captures=True) is None
 
 
 def test_a_device_that_makes_no_graph_is_not_asked_again(told, monkeypatch):
@@ -172,7 +169,15 @@ def test_a_program_starts_its_graph_instead_of_its_launches(told, monkeypatch):
     monkeypatch.setattr(told, "start", lambda graph, stream: starts.append(stream))
     steps = ((lambda stream, at: launched.append(stream), 0),)
     program = programs.Program(
-        SimpleNamespace(ordinal=0), (), array("Q", [0] * 6), (), steps, (), None, (), graphs.Graphs()
+        SimpleNamespace(ordinal=0, captures=lambda: False),
+        (),
+        array("Q", [0] * 6),
+        (),
+        steps,
+        (),
+        None,
+        (),
+        graphs.Graphs(),
     )
     for _ in range(graphs.MET + 3):
         program.start((1, 2), 7)

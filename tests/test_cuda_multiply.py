@@ -312,14 +312,15 @@ def test_a_tensor_is_quantized_by_its_own_scale_in_one_program(library, monkeypa
     call = Call("tensor_quantize", fp4ref.MXFP8_E4M3, "bfloat16", device="cuda", shape=(24, 40))
     for turn in range(3):  # the later ones repeat what the first one started
         x = sample(24, 40, seed=turn)
-        codes, scales = per_tensor.tensor_quantize(call, x, 0.25, power_of_two=True)
+        codes, inverse = per_tensor.tensor_quantize(call, x, 0.25, power_of_two=True)
         (first, search), (second, finish), (third, scale), (last, encode) = started
         assert (first, second, third, last) == ("amax", "amax_finish", "tensor_scale", "tensor_codes")
         assert (search[0], encode[0]) == (x.data_ptr(), x.data_ptr())
         assert finish[0] == search[4]
-        assert (scale[0], scale[1], scale[3]) == (finish[3], 0x3E800000, scales.data_ptr())
-        assert encode[1:] == [24 * 40, scales.data_ptr(), codes.data_ptr()]
-        assert (codes.shape, codes.dtype, scales.shape) == ((24, 40), torch.uint8, (2,))
+        assert (scale[0], scale[1], scale[4]) == (finish[3], 0x3E800000, inverse.data_ptr())
+        assert encode[1:] == [24 * 40, scale[3], codes.data_ptr()]
+        assert scale[3] != scale[4]
+        assert (codes.shape, codes.dtype, inverse.shape) == ((24, 40), torch.uint8, (1,))
         started.clear()
     assert len(programs._programs) == 1
     per_tensor.tensor_quantize(call, x, 0.5, power_of_two=True)

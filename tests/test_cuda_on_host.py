@@ -120,9 +120,9 @@ extern "C" void start(unsigned blocks, const void* codes, long long count, void*
 }
 """,
     "tensor_scale": """
-extern "C" void start(unsigned blocks, const void* amax, long long least, long long largest, void* out)
+extern "C" void start(unsigned blocks, const void* amax, long long least, long long largest, void* scale, void* inverse)
 {
-    on_host(blocks, 1, [=] { tensor_scale((const float*)amax, least, largest, (float*)out); });
+    on_host(blocks, 1, [=] { tensor_scale((const float*)amax, least, largest, (float*)scale, (float*)inverse); });
 }
 """,
     "decode": """
@@ -440,7 +440,7 @@ def test_the_scale_of_a_tensor(name, power_of_two, tmp_path):
                     scale = (scale.view(np.uint32) & np.uint32(0x7F800000)).view(np.float32)
                 out = np.zeros(2, np.float32)
                 words = [ctypes.c_longlong(int(value.view(np.uint32))) for value in (least, limit)]
-                kernel.start(1, *pointers(np.float32([amax])), *words, *pointers(out))
+                kernel.start(1, *pointers(np.float32([amax])), *words, *pointers(out[:1], out[1:]))
                 assert out.tobytes() == np.float32([scale, np.float32(1) / scale]).tobytes(), (amax, least, limit)
 
 

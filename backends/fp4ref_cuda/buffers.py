@@ -74,9 +74,7 @@ class Library:
     def captures(self) -> bool:
         """Return True if the caller captures what its current stream is given."""
         if self.name == "torch":
-            import torch
-
-            return bool(torch.cuda.is_current_stream_capturing())
+            return _torch_captures()()
         import cupy
 
         return bool(cupy.cuda.get_current_stream().is_capturing())
@@ -229,6 +227,14 @@ def _torch_stream() -> Callable[[int], int]:
 
     short: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return short or (lambda ordinal: int(torch.cuda.current_stream(ordinal).cuda_stream))
+
+
+@lru_cache
+def _torch_captures() -> Callable[[], bool]:
+    import torch
+
+    short: Callable[[], bool] | None = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+    return short or torch.cuda.is_current_stream_capturing
 
 
 @lru_cache

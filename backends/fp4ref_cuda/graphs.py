@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from fp4ref.errors import BackendError
+from fp4ref_cuda.buffers import Library
 from fp4ref_cuda.launch import driver_library, error_name, require
 
 MET = 2  # times that addresses are met before their graph is made, which takes as long as about 20 launches
@@ -78,7 +79,7 @@ class Graphs:
         self._works = True
         self._refused = 0
 
-    def at(self, places: tuple[int, ...], record: Callable[[int], None], ordinal: int) -> Graph | None:
+    def at(self, places: tuple[int, ...], record: Callable[[int], None], library: Library) -> Graph | None:
         """Return the graph of addresses that were met before; None where the launches are to be started one by one.
 
         They are where the caller captures them: a graph inside of another one is harder to look through. record: starts
@@ -87,7 +88,7 @@ class Graphs:
         """
         graph = self._made.get(places)
         if graph is not None:
-            return None if captures()() else graph
+            return None if library.captures() else graph
         mark = hash(places)
         met = self._met.get(mark, 0)
         if met < MET:
@@ -95,13 +96,13 @@ class Graphs:
                 self._met.clear()
             self._met[mark] = met + 1
             return None
-        if not self._works or captures()():
+        if not self._works or library.captures():
             return None
         self._met[mark] = 0
         if not self._room():
             return None
         try:
-            graph = self._made[places] = Graph(record, ordinal)
+            graph = self._made[places] = Graph(record, library.ordinal)
         except BackendError:
             self._works = False
         return graph
@@ -144,12 +145,3 @@ def _stream(ordinal: int) -> Any:
     from cuda.bindings import driver
 
     return require(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-
-
-@lru_cache
-def captures() -> Callable[[], bool]:
-    """Return the function that tells whether the caller captures what its stream is given: torch's own short way."""
-    import torch
-
-    short: Callable[[], bool] | None = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
-    return short or torch.cuda.is_current_stream_capturing

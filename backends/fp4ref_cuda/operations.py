@@ -22,7 +22,7 @@ from fp4ref_cuda.buffers import Operands, pointer
 from fp4ref_cuda.gemm import bind_gemm_blockwise, bind_gemm_exact, bind_gemm_fast, gemm_blockwise, gemm_exact, gemm_fast
 from fp4ref_cuda.launch import rehearse, require_reciprocal
 from fp4ref_cuda.multiply import multiply
-from fp4ref_cuda.per_tensor import tensor_codes, tensor_quantize, tensor_scale, tensor_values
+from fp4ref_cuda.per_tensor import bind_tensor_quantize, tensor_codes, tensor_quantize, tensor_scale, tensor_values
 from fp4ref_cuda.plan import (
     BYTES,
     DRAWN,
@@ -41,7 +41,7 @@ from fp4ref_cuda.plan import (
     remember,
 )
 from fp4ref_cuda.products import finish_product
-from fp4ref_cuda.randoms import random_bits
+from fp4ref_cuda.randoms import bind_random_bits, random_bits
 from fp4ref_cuda.reading import bind_dequantize, convert_layout, dequantize
 from fp4ref_cuda.several import together
 
@@ -53,6 +53,8 @@ __all__ = [
     "bind_gemm_fast",
     "bind_quantize",
     "bind_quantize_both",
+    "bind_random_bits",
+    "bind_tensor_quantize",
     "bind_to_layout",
     "convert_layout",
     "dequantize",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable
 from typing import Any
 
 from fp4ref import arrays
@@ -19,7 +19,7 @@ EACH = 16  # elements of a thread
 
 
 def tensor_quantize(call: Call, x: Any, least: float, power_of_two: bool) -> tuple[Any, Any]:
-    """Return the codes of a tensor, uint8 of its matrix, and its scale and 1 over it, float32 [2]: three steps at once.
+    """Return the codes of a tensor, uint8 of its matrix, and 1 over its scale, float32 [1]: three steps at once.
 
     call: its specification's element is that of the codes. x: contiguous, with elements. least, power_of_two: as for
     `tensor_scale`, which follows the search for the largest magnitude; `tensor_codes` comes last.
@@ -28,22 +28,37 @@ def tensor_quantize(call: Call, x: Any, least: float, power_of_two: bool) -> tup
 
     Rules: TEL-21.
     """
-    kind: Hashable = ("tensor_quantize", least, power_of_two)
-    codes, scales = programs.serve(kind, call, (x,), lambda: _quantized(call, x, least, power_of_two))
-    return codes, scales
+    kind = "tensor_quantize", least, power_of_two
+    codes, inverse = programs.serve(kind, call, (x,), lambda: _quantized(call, x, least, power_of_two))
+    return codes, inverse
+
+
+def bind_tensor_quantize(
+    call: Call, x: Any, least: float, power_of_two: bool
+) -> Callable[[Any], tuple[Any, Any]] | None:
+    """Return a function that makes codes of other tensors of this one's kind, as the first call did."""
+    bound = programs.bind(("tensor_quantize", least, power_of_two), call, (x,))
+    if bound is None:
+        return None
+
+    def again(x: Any) -> tuple[Any, Any]:
+        made = bound(x)
+        return (made[0], made[1]) if made else tensor_quantize(call, x, least, power_of_two)
+
+    return again
 
 
 def _quantized(call: Call, x: Any, least: float, power_of_two: bool) -> tuple[Any, Any]:
     buffers.require_kind("tensor_quantize", "x", x, call.source, call.sizes, "TEL-21")
     amax = maxima.searched(Call("amax", ANY, call.source, device="cuda", shape=call.sizes), x, None, None)
-    scales = _scale(call, amax, least, power_of_two)
-    codes = _codes(call, x, scales[:1])
+    scale, inverse = _scale(call, amax, least, power_of_two)
+    codes = _codes(call, x, scale)
     remember(Plan("tensor_quantize", ("amax", "amax_finish", "tensor_scale", "tensor_codes")))
-    return codes, scales
+    return codes, inverse
 
 
-def tensor_scale(call: Call, amax: Any, least: float, power_of_two: bool) -> Any:
-    """Return the scale of a tensor and 1 over it, float32 [2], from its largest magnitude, float32 [1], not NaN.
+def tensor_scale(call: Call, amax: Any, least: float, power_of_two: bool) -> tuple[Any, Any]:
+    """Return the scale of a tensor and 1 over it, float32 [1] each, from its largest magnitude, float32 [1], not NaN.
 
     call: its specification's element and the type of the tensor. least: the least amax. power_of_two: drop the scale's
     mantissa.
@@ -52,21 +67,22 @@ def tensor_scale(call: Call, amax: Any, least: float, power_of_two: bool) -> Any
 
     Rules: TEL-21.
     """
-    kind: Hashable = ("tensor_scale", least, power_of_two)
-    return programs.serve(kind, call, (amax,), lambda: (_scale(call, amax, least, power_of_two),))[0]
+    kind = "tensor_scale", least, power_of_two
+    scale, inverse = programs.serve(kind, call, (amax,), lambda: _scale(call, amax, least, power_of_two))
+    return scale, inverse
 
 
-def _scale(call: Call, amax: Any, least: float, power_of_two: bool) -> Any:
+def _scale(call: Call, amax: Any, least: float, power_of_two: bool) -> tuple[Any, Any]:
     buffers.require_kind("tensor_scale", "amax", amax, "float32", (1,), "TEL-21")
     restore = arrays.device_restorer(amax)
     amax, library = buffers.adopt("tensor_scale", amax)
     with library.current():
-        out = library.empty((2,), "float32")
-        largest = LARGEST[call.source]
+        out = library.empty((1,), "float32"), library.empty((1,), "float32")
+        numbers = float_bits(least), LARGEST[call.source]
         text = prelude(call.required, call.source, POWER_OF_TWO=power_of_two)
-        launch(library, "tensor_scale", text, (1,), (pointer(amax), float_bits(least), largest, pointer(out)), block=1)
+        launch(library, "tensor_scale", text, (1,), (pointer(amax), *numbers, *map(pointer, out)), block=1)
     remember(Plan("tensor_scale", ("tensor_scale",)))
-    return restore(out)
+    return restore(out[0]), restore(out[1])
 
 
 def tensor_codes(call: Call, x: Any, scale: Any) -> Any:

@@ -63,7 +63,7 @@ class Program(NamedTuple):
 
     def start(self, places: tuple[int, ...], stream: int) -> None:
         """Start the launches with arrays at given addresses."""
-        graph = self.graphs.at(places, partial(self._launch, places), self.library.ordinal) if self.steps else None
+        graph = self.graphs.at(places, partial(self._launch, places), self.library) if self.steps else None
         if graph is None:
             self._launch(places, stream)
         else:

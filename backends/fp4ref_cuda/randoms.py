@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,10 +15,11 @@ from fp4ref_cuda.checks import require_buffer
 from fp4ref_cuda.launch import enter, launch, ready
 from fp4ref_cuda.plan import Plan, remember
 from fp4ref_cuda.programs import current_library
-from fp4ref_cuda.recording import Shape, Start
+from fp4ref_cuda.recording import Shape
 from fp4ref_cuda.words import start_once
 
 THREADS, BLOCK, EACH = 256, 16, 4  # threads of a block, bytes of a random block, random blocks of a thread
+NO_PART = (0,) * 6  # the words of a part that there is not
 MADE, NOTHING = Plan("random_bits", ("random_bits",)), Plan("random_bits", ())
 
 
@@ -29,19 +30,8 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any = None) ->
 
     Rules: SR-7, SR-8.
     """
-    shape = rows, columns = call.encoded
-    (down, right), across, seed, upper = counters
-    given = (seed, upper, 0) if isinstance(seed, int) else (0, upper, pointer(seed))
-    library = buffers.adopt("random_bits", out)[1] if out is not None else _library(device)
-    units = rows * -(-columns // BLOCK)
-    words = rows, columns, down * across + right, across, *given
-    if out is None and units and library == current_library() and recording.current() is None:
-        allocate, start = _prepared(library, shape)
-        made = allocate()
-        enter(library)
-        start_once(start, library.stream(), (made.data_ptr(), *words))
-        remember(MADE)
-        return made
+    shape = call.encoded
+    library, units = buffers.adopt("random_bits", out)[1] if out is not None else _library(device), _units(shape)
     with library.current():
         if out is None:
             out = library.empty(shape, "uint8")
@@ -49,21 +39,62 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any = None) ->
             require_buffer("random_bits: out", out, shape, library, None)
         if units:
             recording.forbid()  # other calls draw other bytes
-            launch(library, "random_bits", "", _grid(units), (pointer(out), *words), THREADS)
+            words = pointer(out), *_part(shape, counters), *NO_PART, *_seed(counters)
+            launch(library, "random_bits", "", _grid(units, 1), words, THREADS)
     remember(MADE if units else NOTHING)
     return out
 
 
-@lru_cache(maxsize=4096)
-def _prepared(library: Library, shape: tuple[int, int]) -> tuple[Callable[[], Any], Start]:
-    """Return the functions that allocate bytes of a shape on torch's current device, and that start making them."""
-    units = shape[0] * -(-shape[1] // BLOCK)
-    kind = Shape(_grid(units), THREADS, 0, early=True)
-    return library.allocator(shape, "uint8"), ready(library, "random_bits", "", kind, 8)
+def bind_random_bits(calls: Sequence[Call], device: Any) -> Callable[[Sequence[Counters]], tuple[Any, ...]] | None:
+    """Return a function that makes the bytes of one or two calls in one launch, from other counters with one seed.
+
+    It serves torch where that device is the current one, and leaves other calls to `random_bits`.
+    """
+    shapes = [call.encoded for call in calls]
+    if ":" not in str(device) or not all(map(_units, shapes)) or not _has_torch():
+        return None
+    library, grid = _library(device), _grid(max(map(_units, shapes)), len(calls))
+    prepared: list[Any] = []
+
+    def again(counters: Sequence[Counters]) -> tuple[Any, ...]:
+        if current_library() is not library or recording.current() is not None:
+            return tuple(random_bits(call, each, device) for call, each in zip(calls, counters, strict=True))
+        if not prepared:
+            start = ready(library, "random_bits", "", Shape(grid, THREADS, 0, early=True), 2 * len(NO_PART) + 3)
+            prepared[:] = start, [library.allocator(shape, "uint8") for shape in shapes]
+        start, allocators = prepared
+        made, words = [], list[int]()
+        for allocate, shape, each in zip(allocators, shapes, counters, strict=True):
+            bits = allocate()
+            made.append(bits)
+            words += bits.data_ptr(), *_part(shape, each)
+        enter(library)
+        start_once(
+            start, library.stream(), (*words, *NO_PART, *_seed(each)) if len(made) == 1 else (*words, *_seed(each))
+        )
+        remember(MADE)
+        return tuple(made)
+
+    return again
 
 
-def _grid(units: int) -> tuple[int]:
-    return (-(-units // (THREADS * EACH)),)
+def _part(shape: tuple[int, int], counters: Counters) -> tuple[int, ...]:
+    """Return what the kernel is told of a part besides the address of its bytes."""
+    (down, right), across, _, upper = counters
+    return *shape, down * across + right, across, upper
+
+
+def _seed(counters: Counters) -> tuple[int, int]:
+    return (counters.seed, 0) if isinstance(counters.seed, int) else (0, pointer(counters.seed))
+
+
+def _units(shape: tuple[int, int]) -> int:
+    """Return the random blocks of a part."""
+    return shape[0] * -(-shape[1] // BLOCK)
+
+
+def _grid(units: int, parts: int) -> tuple[int, int]:
+    return -(-units // (THREADS * EACH)), parts
 
 
 def _library(device: Any) -> Library:

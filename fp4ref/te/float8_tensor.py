@@ -12,7 +12,7 @@ from torch import Tensor
 from fp4ref.te.cast import fp8_values, scaled_fp8_codes, write
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
-from fp4ref.te.per_tensor import at_once, current_scale, largest_magnitude
+from fp4ref.te.per_tensor import at_once, at_once_again, current_scale, largest_magnitude
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import DelayedScaling, Float8CurrentScaling, Recipe
 from fp4ref.te.storage import QuantizedTensorStorage
@@ -224,20 +224,17 @@ class Float8CurrentScalingQuantizer(Quantizer):
 
     def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
         """Return a function that makes other tensors of a kind, where a backend takes all steps at once."""
-        serve = None if self.with_amax_reduction or not tensor.is_contiguous() else at_once(tensor, self.dtype)
-        how = self.amax_epsilon, self.force_pow_2_scales
+        how = self.dtype, self.amax_epsilon, self.force_pow_2_scales
+        serve = None if self.with_amax_reduction or not tensor.is_contiguous() else at_once_again(tensor, *how)
         if serve is None:
             return None
-        return lambda tensor, quantizer: quantizer._tensor(
-            *serve(tensor, *how), tensor.shape, tensor.dtype, tensor.device
-        )
+        return lambda x, quantizer: quantizer._tensor(*serve(x), x.shape, x.dtype, x.device)
 
     def _quantized_at_once(self, tensor: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return codes and 1 over the scale, where that is the tensor's own and a backend takes all steps at once."""
         if self.with_amax_reduction:
             return None
-        serve = at_once(tensor, self.dtype)
-        return serve and serve(tensor, self.amax_epsilon, self.force_pow_2_scales)
+        return at_once(tensor, self.dtype, self.amax_epsilon, self.force_pow_2_scales)
 
     def _by_steps(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
         scale, inverse = self.scales(tensor, None)

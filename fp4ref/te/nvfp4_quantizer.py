@@ -267,11 +267,9 @@ class NVFP4Quantizer(Quantizer):
             api.quantize(x, spec, directions, layout, amax=given, random_bits=bits, out=out, noop=noop)
 
     def _random_bytes(self, matrix: tuple[int, int], device: torch.device) -> Directions:
+        directions = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
         state = self.rng_state or rng.next_state(device)
-        return Directions(
-            rng.random_bytes(matrix, "row", state, device) if self.rowwise_usage else None,
-            rng.random_bytes(matrix, "column", state, device) if self.columnwise_usage else None,
-        )
+        return Directions() if directions is None else rng.random_bytes(matrix, directions, state, device)
 
     def _reduce_amax(self, dst: Any) -> bool:
         """Replace the amaxes by the largest of the group; every member joins, with or without elements.

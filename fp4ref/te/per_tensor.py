@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fp4ref import registry
 from fp4ref.registry import Call
 from fp4ref.specs import NVFP4
 from fp4ref.te.dtypes import DType, torch_dtype
@@ -39,8 +40,8 @@ def current_scale(
     """Return the scale of a tensor of a type by its amax, float32 [1], and 1 over the scale. Rules: TEL-21."""
     found = server("tensor_scale", amax.device, (1, 1), spec=mxfp8(kind), source=source)
     if found is not None:
-        both: Tensor = found[1](found[0], amax, least, power_of_two)
-        return both[:1], both[1:]
+        scale, inverse = found[1](found[0], amax, least, power_of_two)
+        return scale, inverse
     return scales_of(amax, kind, source, least, power_of_two)
 
 
@@ -67,25 +68,41 @@ def codes_in_one_pass(x: Tensor, scale: Tensor, kind: DType) -> Tensor | None:
     return codes.view(x.shape)
 
 
-def at_once(x: Tensor, kind: DType) -> Callable[[Tensor, float, bool], tuple[Tensor, Tensor]] | None:
-    """Return the function that makes codes of a contiguous tensor like x by its own scale, and 1 over that.
+def at_once(x: Tensor, kind: DType, least: float, power_of_two: bool) -> tuple[Tensor, Tensor] | None:
+    """Return the codes of a contiguous tensor by its own scale, and 1 over that; None where it takes several steps.
 
-    It takes the tensor, the least amax, and whether the scale is a power of two. Without a backend that does it, the
-    result is None.
+    least: the least amax. power_of_two: the scale is one.
 
     Rules: TEL-21.
     """
-    matrix = _matrix(x)
-    found = server("tensor_quantize", x.device, matrix, spec=mxfp8(kind), source=x.dtype) if x.numel() else None
+    found = _quantizes(x, kind)
     if found is None:
         return None
-    call, function = found
+    codes, inverse = found[1](found[0], x.view(_matrix(x)), least, power_of_two)
+    return codes.view(x.shape), inverse
 
-    def serve(x: Tensor, least: float, power_of_two: bool) -> tuple[Tensor, Tensor]:
-        codes, scales = function(call, x.view(matrix), least, power_of_two)
-        return codes if codes.shape == x.shape else codes.view(x.shape), scales[1:]
 
-    return serve
+def at_once_again(
+    x: Tensor, kind: DType, least: float, power_of_two: bool
+) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+    """Return the function that does what `at_once` did for other tensors of this one's kind; None without one."""
+    found, matrix = _quantizes(x, kind), _matrix(x)
+    bind = found and registry.binder(found[0], None)
+    serve: Callable[[Tensor], tuple[Tensor, Tensor]] | None
+    serve = bind(found[0], x.view(matrix), least, power_of_two) if found and bind else None
+    if serve is None or x.dim() == 2:
+        return serve
+    flat, shape = serve, x.shape
+
+    def shaped(x: Tensor) -> tuple[Tensor, Tensor]:
+        codes, inverse = flat(x.view(matrix))
+        return codes.view(shape), inverse
+
+    return shaped
+
+
+def _quantizes(x: Tensor, kind: DType) -> tuple[Call, Callable[..., Any]] | None:
+    return server("tensor_quantize", x.device, _matrix(x), spec=mxfp8(kind), source=x.dtype) if x.numel() else None
 
 
 def values_in_one_pass(codes: Tensor, kind: DType, dtype: torch.dtype) -> Tensor | None:

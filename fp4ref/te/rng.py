@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fp4ref.quantized import Direction
+from fp4ref.quantized import DirectionChoice, Directions
 from fp4ref.random_source import bits_of_matrix
 
 RESERVED = 1024  # of a device generator's offset, per quantization
@@ -38,9 +38,9 @@ def next_state(device: torch.device) -> RngState:
     return RngState(int(torch.randint(0, 2**63 - 1, (1,))), 0)
 
 
-def random_bytes(shape: tuple[int, int], direction: Direction, state: RngState, device: torch.device) -> Tensor:
-    """Return one byte per element of a matrix [M, K]: uint8 [M, K], or [K, M] for the columns. Rules: SR-7, TEL-6."""
+def random_bytes(
+    shape: tuple[int, int], directions: DirectionChoice, state: RngState, device: torch.device
+) -> Directions:
+    """Return one byte per element of a matrix [M, K]: uint8 [M, K], and [K, M] for the columns. Rules: SR-7, TEL-6."""
     seed = state.seed if isinstance(state.seed, Tensor) else int(state.seed) & SEED_MASK
-    stream = state.offset & STREAM_MASK
-    values: Tensor = bits_of_matrix(shape, direction, seed, stream, device)
-    return values
+    return bits_of_matrix(shape, directions, seed, state.offset & STREAM_MASK, device)

@@ -140,7 +140,8 @@ class LinearCall(ProductCall):
         of_input = kinds((self.input_quantizer,))
         if of_weight is None or of_input is None:
             return None
-        return "linear", self.dtype, _bits(self.result_factor), *of_weight, *of_input
+        kept = self.backward_override, self.save_original_input, self.wants_dgrad, self.wants_wgrad
+        return "linear", self.dtype, _bits(self.result_factor), *kept, *of_weight, *of_input
 
     def backward_kind(self) -> Hashable | None:
         """Return the key of backward passes with the same kernels; None if ranks communicate or a buffer is given."""

@@ -42,10 +42,10 @@ class _Linear(torch.autograd.Function):
         rows = x.reshape(-1, x.shape[-1]).to(call.dtype)
         operand = call.quantized_weight if call.quantizes else weight.to(call.dtype)
         inputs = rows, weight if call.weight_quantizer else operand, _bias(bias, call)
-        local, made, y = together(call.forward_kind(), inputs, partial(_forward, call))
-        operand = operand if made is None else made
+        kept_input, kept_weight, y = together(call.forward_kind(), inputs, partial(_forward, call))
         if call.wants_any:
-            _save(ctx, rows, local, weight, operand, call)
+            saved_input = rows if call.keeps_original_input else kept_input
+            _save(ctx, saved_input, _saved_weight(weight, operand, call) if kept_weight is None else kept_weight, call)
             ctx.shape, ctx.input_dtype, ctx.weight_dtype = x.shape, x.dtype, weight.dtype
             ctx.bias_dtype = None if bias is None else bias.dtype
         result: torch.Tensor = y.reshape(-1, *x.shape[1:-1], y.shape[-1])
@@ -76,7 +76,7 @@ class _Linear(torch.autograd.Function):
 def _forward(
     call: LinearCall, rows: torch.Tensor, weight: Any, bias: torch.Tensor | None
 ) -> tuple[Any, Any, torch.Tensor]:
-    """Return the input as it was quantized by this process, the weight if it was quantized here, and the product."""
+    """Return what the backward pass reads of the input and of the weight that were quantized here, and the product."""
     call.choose_weight_directions()
     made = call.weight_quantizer.quantize(weight) if call.weight_quantizer else None
     call.choose_input_directions()
@@ -93,7 +93,9 @@ def _forward(
         out=None if call.added is None else call.added.detach(),
         accumulate=call.added is not None,
     )
-    return local, made, call.parallel.reduced(y) if call.parallel.mode == "row" else y
+    kept_input = _of_backward(local, call) if call.wants_wgrad and not call.keeps_original_input else None
+    kept_weight = None if made is None or not _saves_operand(call) else _of_backward(made, call)
+    return kept_input, kept_weight, call.parallel.reduced(y) if call.parallel.mode == "row" else y
 
 
 def _backward(
@@ -147,20 +149,29 @@ def _quantized_grad(rows: torch.Tensor, call: LinearCall, drawn: Any = None) -> 
     return operand
 
 
-def _save(ctx: Any, rows: torch.Tensor, local: Any, weight: torch.Tensor, operand: Any, call: LinearCall) -> None:
-    """Keep what the backward pass reads, in as few bytes as that allows."""
-    saved_input: Any = None
-    saved_weight: Any = None
-    if call.wants_wgrad:
-        saved_input = rows if call.keeps_original_input else local
-        if call.quantizes_backward and isinstance(saved_input, QuantizedTensorStorage):
-            saved_input.update_usage(rowwise_usage=False, columnwise_usage=True)
-    if call.wants_dgrad:
-        saved_weight = weight if call.backward_override == "high_precision" else sharing_buffers(operand)
-        if call.quantizes_backward:
-            saved_weight.update_usage(rowwise_usage=False, columnwise_usage=True)
+def _saves_operand(call: LinearCall) -> bool:
+    """Return True if dgrad reads the weight as the forward pass multiplied by it."""
+    return call.wants_dgrad and call.backward_override != "high_precision"
+
+
+def _of_backward(operand: Any, call: LinearCall) -> Any:
+    """Return an operand of the forward pass in as few bytes as the backward pass allows."""
+    if call.quantizes_backward and isinstance(operand, QuantizedTensorStorage):
+        operand.update_usage(rowwise_usage=False, columnwise_usage=True)
+    return operand
+
+
+def _saved_weight(weight: torch.Tensor, operand: Any, call: LinearCall) -> Any:
+    if not _saves_operand(call):
+        return weight if call.wants_dgrad else None
+    return _of_backward(sharing_buffers(operand), call)
+
+
+def _save(ctx: Any, saved_input: Any, saved_weight: Any, call: LinearCall) -> None:
+    """Keep what the backward pass reads."""
+    saved_input = saved_input if call.wants_wgrad else None
     ctx.scattered = None
-    if call.fsdp_group is not None and saved_weight is not weight and isinstance(saved_weight, QuantizedTensorStorage):
+    if call.fsdp_group is not None and isinstance(saved_weight, QuantizedTensorStorage) and _saves_operand(call):
         ctx.scattered = scatter_codes(saved_weight, call.fsdp_group)
     saved: tuple[Any, ...] = (saved_input, saved_weight)
     if call.norm is not None:
