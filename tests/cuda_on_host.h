@@ -23,7 +23,7 @@ struct float4 {
     float x, y, z, w;
 };
 struct Index {
-    unsigned x;
+    unsigned x, y;
 };
 static thread_local Index threadIdx;
 static Index blockIdx, gridDim;
@@ -50,12 +50,13 @@ inline bool __all_sync(unsigned, bool value) { __builtin_trap(); return value; }
 inline bool __any_sync(unsigned, bool value) { __builtin_trap(); return value; }
 inline unsigned __reduce_max_sync(unsigned, unsigned value) { __builtin_trap(); return value; }
 
-// Runs a kernel's threads, block after block.
-template <class Kernel> void on_host(unsigned blocks, unsigned threads, Kernel kernel)
+// Runs a kernel's threads, block after block, of a grid with `lines` rows of blocks.
+template <class Kernel> void on_host(unsigned blocks, unsigned threads, Kernel kernel, unsigned lines = 1)
 {
     pthread_barrier_init(&barrier, nullptr, threads);
-    gridDim.x = blocks;
-    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+    gridDim = {blocks, lines};
+    for (unsigned i = 0; i < blocks * lines; ++i) {
+        blockIdx = {i % blocks, i / blocks};
         std::vector<std::thread> running;
         for (unsigned t = 0; t < threads; ++t) running.emplace_back([&, t] { threadIdx.x = t; kernel(); });
         for (std::thread& each : running) each.join();

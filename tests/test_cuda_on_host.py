@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 import math
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from codes import every_code_under_every_scale
 from fp4ref import arrays, packing
 from fp4ref.formats import CUDA_UE5M3, Codec, Format
 from fp4ref.layout import LAYOUTS, Layout
+from fp4ref.model import counter_map
 from fp4ref.operands import AlphaRule, Epilogue, Operand
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.spec import Granularity
@@ -117,6 +119,12 @@ extern "C" void start(unsigned blocks, const void* x, long long count, const voi
 extern "C" void start(unsigned blocks, const void* codes, long long count, void* out)
 {
     on_host(blocks, THREADS, [=] { tensor_values((const byte*)codes, count, (Out::word*)out); });
+}
+""",
+    "random_bits": """
+extern "C" void start(unsigned blocks, unsigned parts, const Part* of, unsigned long long seed, const void* seed_at)
+{
+    on_host(blocks, THREADS, [=] { random_bits(of[0], of[1], seed, (const fp4ref::u64*)seed_at); }, parts);
 }
 """,
     "tensor_scale": """
@@ -421,6 +429,31 @@ def test_codes_of_a_tensor_and_what_they_mean(name, dtype, vectors, tmp_path):
     numbers = ~np.isnan(meant)
     assert np.array_equal(values[: codes.size].view(np.uint16)[numbers], meant.view(np.uint16)[numbers])
     assert not values[codes.size :].view(np.uint16).any()
+
+
+@pytest.mark.rule("SR-7", "SR-8")
+def test_random_bytes_of_one_part_and_of_two(tmp_path):
+    kernel = built(tmp_path, "random_bits", "")
+    parts = (((5, 40), (0, 0), 3), ((3, 2048), (7, 1), 200), ((67, 160), (2, 0), 10), ((1, 1), (0, 2**40), 2**41))
+    for (one, other), seed in itertools.product(itertools.permutations(parts, 2), (0, 2**64 - 1)):
+        for count, given in ((2, None), (1, np.uint64([seed]))):
+            made = [np.full(rows * columns + 16, 0xEE, np.uint8) for (rows, columns), _, _ in (one, other)]
+            words = []
+            for at, (shape, (down, right), across), out in zip(range(2), (one, other), made, strict=True):
+                words += [out.ctypes.data, *shape, (down * across + right) % 2**64, across, 8 + at]
+            blocks = max(shape[0] * -(-shape[1] // 16) for shape, _, _ in (one, other)) // 1024 + 1
+            kernel.start(
+                blocks,
+                count,
+                *pointers(np.uint64(words)),
+                ctypes.c_uint64(0 if given is not None else seed),
+                *([None] if given is None else pointers(given)),
+            )
+            for at, (shape, origin, across), out in zip(range(2), (one, other), made, strict=True):
+                size = math.prod(shape)
+                expected = counter_map.random_bytes(shape, origin, across, seed, 8 + at)
+                assert (out[:size].reshape(shape) == expected).all() == (at < count), (one, other, count)
+                assert (out[size if at < count else 0 :] == 0xEE).all()
 
 
 @pytest.mark.rule("TEL-21")

@@ -39,7 +39,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, cal
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall) -> Any:
-        rows = x.reshape(-1, x.shape[-1]).to(call.dtype)
+        rows = _as_rows(x.detach(), call.dtype)
         operand = call.quantized_weight if call.quantizes else weight.to(call.dtype)
         inputs = rows, weight if call.weight_quantizer else operand, _bias(bias, call)
         kept_input, kept_weight, y = together(call.forward_kind(), inputs, partial(_forward, call))
@@ -48,13 +48,13 @@ class _Linear(torch.autograd.Function):
             _save(ctx, saved_input, _saved_weight(weight, operand, call) if kept_weight is None else kept_weight, call)
             ctx.shape, ctx.input_dtype, ctx.weight_dtype = x.shape, x.dtype, weight.dtype
             ctx.bias_dtype = None if bias is None else bias.dtype
-        result: torch.Tensor = y.reshape(-1, *x.shape[1:-1], y.shape[-1])
+        result = y if x.dim() == 2 else y.reshape(-1, *x.shape[1:-1], y.shape[-1])
         return (result, x.view_as(x)) if call.forks else result
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         call: LinearCall = ctx.call
-        rows = grads[0].reshape(-1, grads[0].shape[-1]).to(call.dtype)
+        rows = _as_rows(grads[0], call.dtype)
         grad_bias = rows.sum(0).to(ctx.bias_dtype) if ctx.bias_dtype is not None and ctx.needs_input_grad[2] else None
         if not (call.wants_dgrad or call.wants_wgrad):
             finish_backward(ctx)
@@ -70,7 +70,13 @@ class _Linear(torch.autograd.Function):
         inputs = rows, saved_input, saved_weight, added, *(drawn or ())
         dx, dw = together(kind, inputs, partial(_backward, call))
         finish_backward(ctx)
-        return None if dx is None else dx.reshape(ctx.shape), dw, grad_bias, None
+        return dx if dx is None or len(ctx.shape) == 2 else dx.reshape(ctx.shape), dw, grad_bias, None
+
+
+def _as_rows(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor [..., K] as a matrix of a type; itself if it is one, which takes no call of torch."""
+    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    return rows if rows.dtype is dtype else rows.to(dtype)
 
 
 def _forward(

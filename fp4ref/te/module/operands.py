@@ -101,11 +101,11 @@ class QuantizedOperands(torch.nn.Module):
     def init_fp8_metadata(self) -> None:
         """Make all quantizers anew, and forget the kept weights, if the recipe has changed. Rules: TEM-19."""
         recipe = FP8GlobalStateManager.get_fp8_recipe()
-        seen = type(recipe), dict(vars(recipe))
-        if seen == self._recipe_seen:
+        kind, settings = type(recipe), vars(recipe)
+        if (kind, settings) == self._recipe_seen:
             return
-        if self._recipe_seen and self._recipe_seen[0] is not seen[0] and not self.primary_weights_in_fp8:
-            change = f"from {self._recipe_seen[0].__name__} to {seen[0].__name__}"
+        if self._recipe_seen and self._recipe_seen[0] is not kind and not self.primary_weights_in_fp8:
+            change = f"from {self._recipe_seen[0].__name__} to {kind.__name__}"
             warnings.warn(f"Recipe type changed {change}: the quantizers are made anew.", stacklevel=4)
         self.init_fp8_meta_tensors(recipe)
 
