@@ -752,6 +752,25 @@ def test_dequantize_a_run_of_bytes(name):
         assert np.array_equal(mine[~nan], theirs.view(mine.dtype)[~nan]), (shape, out)
 
 
+@pytest.mark.rule("DEQ-2", "DEQ-3")
+@pytest.mark.parametrize("name", ["mxfp8-e4m3", "mxfp8-e5m2"])
+def test_a_run_that_no_cache_holds_is_decoded_like_its_parts(name):
+    import torch
+
+    from fp4ref_cuda import reading
+
+    q = every_code_under_every_scale(fp4ref.profiles[name], 256, "linear")
+    expected = fp4ref.dequantize(q, "bfloat16", backend="numpy")
+    times = -(-reading.LARGE // expected.nbytes)
+    row = DirectionData(cuda(q.row.data).repeat(times, 1)[:-1], cuda(q.row.scales).repeat(times, 1)[:-1], None)
+    shape = 256 * times - 1, q.shape[1]
+    for part in (row, DirectionData(row.data[: shape[0] // 2], row.scales[: shape[0] // 2], None)):
+        there = fp4ref.Quantized(q.spec, (len(part.data), shape[1]), q.dtype, q.scale_layout, row=part)
+        got = fp4ref.dequantize(there, "bfloat16").view(torch.int16).reshape(-1)
+        wanted = torch.from_numpy(expected.view(np.int16)).cuda().repeat(times, 1)[: len(part.data)].reshape(-1)
+        assert torch.equal(got, wanted)
+
+
 @pytest.mark.rule("LAY-1")
 def test_a_run_of_bytes_is_one_under_any_name_of_its_layout(request):
     from fp4ref_cuda import operations

@@ -144,8 +144,8 @@ def others(target):
         yield "dequantize", prelude(profiles["mxfp6-e2m3"], "bfloat16", out=out, INVERSE=False), False
     for name in ("nvfp4", "mxfp4", "mxfp8-e4m3"):
         yield "decode", prelude(profiles[name], "bfloat16", "tiled_128x4", "bfloat16"), False
-    yield "decode_run", prelude(profiles["mxfp8-e4m3"], "bfloat16", "linear", "bfloat16"), False
-    yield "decode_run", prelude(profiles["mxfp8-e5m2"], "bfloat16", "linear", "float16"), False
+    yield "decode_run", prelude(profiles["mxfp8-e4m3"], "bfloat16", "linear", "bfloat16", LARGE=True), False
+    yield "decode_run", prelude(profiles["mxfp8-e5m2"], "bfloat16", "linear", "float16", LARGE=False), False
     for dtype, out, vectors in (("bfloat16", "bfloat16", True), ("float32", "float16", False)):
         steps = {"FACTORS": 4, "READ": 6, "HAS_BIAS": True, "VECTORS": vectors}
         yield "finish_product", prelude(profiles["nvfp4"], dtype, out=out, **steps), False
@@ -189,7 +189,7 @@ def instructions(kernel: str, prelude: str, target: str) -> tuple[str, ...]:
 
 # Accesses of local memory. MXINT8 takes a few registers too many on sm_100a; columns of MXFP6, which pack sixteen codes
 # at once, take more on both.
-AROUND_DIVISION = 10  # the place of a tile is a quotient of 64 bits, by a routine that takes registers
+AROUND_DIVISION = 12  # the place of a tile is a quotient of 64 bits, by a routine that takes registers
 SPILLED = {"ComplementCodec": 8, "Format<3, 2, 3, 32, false>": 114}
 
 

@@ -340,13 +340,18 @@ def test_whole_lines_are_decoded_by_their_bits(name, tmp_path):
 @pytest.mark.parametrize("name", ["vendor.mxfp8-e3m4", "vendor.mxfp8-e4m3", "mxfp8-e4m3", "mxfp8-e5m2"])
 def test_a_run_of_bytes_is_decoded_whatever_its_lines(name, tmp_path):
     spec = OWN.get(name) or fp4ref.profiles[name]
-    for to, lines in (("bfloat16", 37), ("float16", 256)):
+    for to, lines, large in (("bfloat16", 37, False), ("float16", 256, True)):
         (tmp_path / to).mkdir()
-        decoder = built(tmp_path / to, "decode_run", plan.prelude(spec, "bfloat16", "linear", to))
+        decoder = built(tmp_path / to, "decode_run", plan.prelude(spec, "bfloat16", "linear", to, LARGE=large))
         q = every_code_under_every_scale(spec, lines, "linear")
         out = np.zeros((lines + 1, q.shape[1]), np.uint16)
         count = lines * q.shape[1]
-        decoder.start(-(-count // 4096), *pointers(q.row.data, q.row.scales), ctypes.c_longlong(count), *pointers(out))
+        decoder.start(
+            -(-count // (8192 if large else 4096)),
+            *pointers(q.row.data, q.row.scales),
+            ctypes.c_longlong(count),
+            *pointers(out),
+        )
         assert out[:lines].tobytes() == fp4ref.dequantize(q, to, backend="numpy").tobytes()
         assert not out[lines:].any()
 

@@ -28,6 +28,8 @@ from fp4ref_cuda.plan import (
 )
 from fp4ref_numerics.layouts import lower_layout
 
+LARGE = 1 << 27  # bytes of values that no device's cache holds
+
 
 def dequantize(call: Call, data: DirectionData, out: Any = None) -> Any:
     """Compute the values [rows, columns] of one direction. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
@@ -78,9 +80,10 @@ def dequantized(call: Call, data: DirectionData, out: Any) -> Any:
                 ran = ("dequantize",)
             elif spec.element.format.bits == 8 and is_linear(scale_layout) and not shape[1] % spec.block.columns:
                 count = shape[0] * shape[1]
-                text = prelude(spec, call.source, scale_layout, call.to)
+                large = out.nbytes >= LARGE
+                text = prelude(spec, call.source, scale_layout, call.to, LARGE=large)
                 run = pointer(codes), pointer(rest[0]), count, pointer(out)
-                launch(library, "decode_run", text, (-(-count // (16 * 256)),), run)
+                launch(library, "decode_run", text, (-(-count // ((32 if large else 16) * 256)),), run)
                 ran = ("decode_run",)
             else:
                 groups = -(-shape[0] // 128) * 32 if is_tiled(scale_layout) else -(-shape[0] // 4)

@@ -30,7 +30,10 @@ DEVICE void part_of_row(byte* out, index_t columns, index_t row, index_t column,
 extern "C" __global__ void __launch_bounds__(THREADS)
     random_bits(const Part one, const Part other, fp4ref::u64 seed, const fp4ref::u64* seed_at)
 {
-    const Part& p = blockIdx.y ? other : one;
+    const bool second = blockIdx.y;
+    const Part p = {
+        second ? other.out : one.out, second ? other.rows : one.rows, second ? other.columns : one.columns,
+        second ? other.first : one.first, second ? other.across : one.across, second ? other.upper : one.upper};
     const index_t blocks = (p.columns + BLOCK - 1) / BLOCK, units = p.rows * blocks;
     const index_t begin = (index_t)blockIdx.x * (THREADS * EACH) + threadIdx.x;
     const bool follow = p.across == (fp4ref::u64)blocks && aligned(p.out, p.columns, BLOCK);
