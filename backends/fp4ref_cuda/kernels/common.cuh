@@ -50,6 +50,22 @@ DEVICE bool aligned(const void* pointer, index_t pitch, int size)
 // 16 bytes of what no kernel in flight writes. Through the first-level cache: past it, rows reach 5 % less bandwidth.
 DEVICE uint4 load_vector(const void* from) { return __ldg((const uint4*)from); }
 
+// What the second-level cache does with lines that are read.
+#if __CUDA_ARCH__ >= 800
+DEVICE unsigned long long given_up_last()
+{
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+DEVICE unsigned long long given_up_first()
+{
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+#endif
+
 // Asks for a line of 128 bytes that may not be read yet, so that it is near when it may: the second-level cache is where
 // the kernel before this one writes, hence what it holds is never old. Measured kernel by kernel; it slows some.
 DEVICE void fetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" :: "l"(line)); }

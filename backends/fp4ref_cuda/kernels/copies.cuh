@@ -18,6 +18,11 @@ DEVICE void copy_to_shared(unsigned to, const void* from, bool exists)
     const unsigned bytes = exists ? 16 : 0;
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes) : "memory");
 }
+// The same, of what exists, with a policy of the second-level cache.
+DEVICE void copy_to_shared(unsigned to, const void* from, size policy)
+{
+    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "l"(policy) : "memory");
+}
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Groups> DEVICE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" :: "n"(Groups) : "memory"); }
 

@@ -14,12 +14,6 @@ constexpr int PIECES = LARGE ? 4 : 2, PIECE = 256;
 // Bytes of a large run, which the second-level cache gives up last: so it writes values in a steady stream, instead of
 // reading and writing by turns. In a small one they would drive out the values that the next kernel reads.
 #if __CUDA_ARCH__ >= 800
-DEVICE index_t given_up_last()
-{
-    index_t policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
 DEVICE uint2 read(const uint2* from)
 {
     if (!LARGE) return __ldg(from);

@@ -5,10 +5,12 @@
 //
 // S comes before this file. Blocks (part, member). Rows of a member are a multiple of 16. A warp takes boxes of 16 rows
 // and 64 columns in turn, alone; the next two are on their way to shared memory while it works on one. A lane has two
-// columns.
+// columns. The pass behind this one reads x again, from its end: of an x that is not much larger than the second-level
+// cache, that end is kept there and the rest given up.
 #include "copies.cuh"
 
 constexpr unsigned ROWS = 16, PITCH = 128, BOX = ROWS * PITCH, STAGES = 2;
+constexpr size KEPT = 20 << 20, MOST = 256 << 20;  // bytes of x: kept, and at most for any to be
 
 extern "C" __global__ void __launch_bounds__(THREADS, 3) fused_amax(
     const byte* __restrict__ x, index_t rows, index_t columns, const Member* members, float* partials,
@@ -33,11 +35,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) fused_amax(
     const byte* const from = x + (member.first_row + lane / 8) * pitch + lane % 8 * 16;
     byte* const mine = memory + warp * STAGES * BOX;
     const unsigned to = to_shared(mine) + lane * 16;
+    const bool keeps = !members && rows * pitch <= MOST;
     const auto load = [&](unsigned stage) {
         if (box_down < down) {
             const byte* at = from + (size)box_down * ROWS * pitch + box_across * PITCH;
+            const bool last = box_down * across + box_across + KEPT / BOX >= down * across;
             UNROLL
-            for (unsigned i = 0; i < ROWS; i += 4) copy_to_shared(to + stage + i * PITCH, at + i * pitch, true);
+            for (unsigned i = 0; i < ROWS; i += 4) {
+                if (keeps) copy_to_shared(to + stage + i * PITCH, at + i * pitch, last ? given_up_last() : given_up_first());
+                else copy_to_shared(to + stage + i * PITCH, at + i * pitch, true);
+            }
         }
         commit_copies();
         box_down += step_down, box_across += step_across;
