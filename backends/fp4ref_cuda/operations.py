@@ -13,7 +13,7 @@ from typing import Any
 
 import fp4ref_numerics
 from fp4ref import arrays
-from fp4ref.errors import BackendError, DTypeError, ShapeError
+from fp4ref.errors import BackendError
 from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
@@ -22,6 +22,7 @@ from fp4ref_cuda.buffers import Operands, pointer
 from fp4ref_cuda.gemm import bind_gemm_blockwise, bind_gemm_exact, bind_gemm_fast, gemm_blockwise, gemm_exact, gemm_fast
 from fp4ref_cuda.launch import rehearse, require_reciprocal
 from fp4ref_cuda.multiply import multiply
+from fp4ref_cuda.paths import hadamard
 from fp4ref_cuda.per_tensor import bind_tensor_quantize, tensor_codes, tensor_quantize, tensor_scale, tensor_values
 from fp4ref_cuda.plan import (
     BYTES,
@@ -246,26 +247,6 @@ def _to_search(spec: Spec, dtype: str, direction: Direction, matrix: tuple[int, 
     if spec.global_scale is Granularity.NONE:
         raise BackendError("amax", f"{spec.name} without a global scale", "a tensor or row scale", "GLB-6")
     return Call("amax", spec, dtype, direction, device="cuda", shape=matrix, out=out)
-
-
-def hadamard(x: Any, spec: Spec, out: Any = None) -> Any:
-    """Hadamard-transformed columns as rows, bfloat16 [K, M] of a bfloat16 tensor [M, K], K a multiple of 8.
-
-    Rules: HAD-1, HAD-2, HAD-3, HAD-5.
-    """
-    rows, columns = matrix_shape(tuple(int(size) for size in x.shape))
-    if arrays.require_input("hadamard", x) != "bfloat16" or not spec.hadamard:
-        raise DTypeError("hadamard", f"{arrays.dtype_name(x)} for {spec.name}", "bfloat16 and a transform", "HAD-5")
-    if rows % 16 or columns % 8:
-        raise ShapeError("hadamard", f"{rows} x {columns}", "multiples of 16 and 8", "HAD-5")
-    x, library = buffers.adopt("hadamard", x)
-    with library.current():
-        x = buffers.aligned(buffers.contiguous(x))
-        if out is not None:
-            checks.require_buffer("hadamard: out", out, (columns, rows), library, x)
-        if not rows * columns:
-            return library.empty((columns, rows), "bfloat16") if out is None else out
-        return paths.transformed(library, x, spec, (rows, columns), 0, out)
 
 
 def to_layout(call: Call, scales: Any) -> Any:

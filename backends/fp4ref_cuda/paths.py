@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from fp4ref import arrays
+from fp4ref.errors import DTypeError, ShapeError
 from fp4ref.layout import TILED_128X4
-from fp4ref.quantized import Direction, DirectionData
+from fp4ref.quantized import Direction, DirectionData, matrix_shape
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
-from fp4ref_cuda import maxima
+from fp4ref_cuda import buffers, checks, maxima
 from fp4ref_cuda.buffers import Library, Operands, pointer
 from fp4ref_cuda.launch import launch, multiprocessors, target
 from fp4ref_cuda.plan import compiled_in, layout_number, prelude
@@ -161,6 +163,26 @@ def separate(call: Call, on: Operands) -> tuple[str, ...]:
     turned = transformed(on.library, on.x, spec, (down, across), on.flag)
     columns = replace(on, x=turned, targets={"row": on.targets["column"]}, amax={"row": on.amax.get("column")})
     return (*ran, "transform", *rows(replace(plain, shape=(across, down)), columns))
+
+
+def hadamard(x: Any, spec: Spec, out: Any = None) -> Any:
+    """Hadamard-transformed columns as rows, bfloat16 [K, M] of a bfloat16 tensor [M, K], K a multiple of 8.
+
+    Rules: HAD-1, HAD-2, HAD-3, HAD-5.
+    """
+    rows, columns = matrix_shape(tuple(int(size) for size in x.shape))
+    if arrays.require_input("hadamard", x) != "bfloat16" or not spec.hadamard:
+        raise DTypeError("hadamard", f"{arrays.dtype_name(x)} for {spec.name}", "bfloat16 and a transform", "HAD-5")
+    if rows % 16 or columns % 8:
+        raise ShapeError("hadamard", f"{rows} x {columns}", "multiples of 16 and 8", "HAD-5")
+    x, library = buffers.adopt("hadamard", x)
+    with library.current():
+        x = buffers.aligned(buffers.contiguous(x))
+        if out is not None:
+            checks.require_buffer("hadamard: out", out, (columns, rows), library, x)
+        if not rows * columns:
+            return library.empty((columns, rows), "bfloat16") if out is None else out
+        return transformed(library, x, spec, (rows, columns), 0, out)
 
 
 def transformed(library: Library, x: Any, spec: Spec, matrix: tuple[int, int], flag: int = 0, out: Any = None) -> Any:

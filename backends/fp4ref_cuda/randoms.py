@@ -79,7 +79,7 @@ def bind_random_bits(calls: Sequence[Call], device: Any) -> Callable[[Sequence[C
 
 
 def _part(shape: tuple[int, int], counters: Counters) -> tuple[int, ...]:
-    """Return what the kernel is told of a part besides the address of its bytes."""
+    """Return the sizes of a part, its first block in the whole, the blocks of a whole row, and the key's upper word."""
     (down, right), across, _, upper = counters
     return *shape, down * across + right, across, upper
 

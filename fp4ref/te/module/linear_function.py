@@ -82,7 +82,7 @@ def _as_rows(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _forward(
     call: LinearCall, rows: torch.Tensor, weight: Any, bias: torch.Tensor | None
 ) -> tuple[Any, Any, torch.Tensor]:
-    """Return what the backward pass reads of the input and of the weight that were quantized here, and the product."""
+    """Return the quantized input and weight as the backward pass reads them, None for none, and the product."""
     call.choose_weight_directions()
     made = call.weight_quantizer.quantize(weight) if call.weight_quantizer else None
     call.choose_input_directions()
