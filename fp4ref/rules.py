@@ -8,7 +8,8 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -224,25 +225,42 @@ def _cited(text: str, place: str, name: str, index: Index) -> Iterator[Citation]
                 index.gaps.append(f"{place}: {name} cites `{item}`, which is not a rule's ID")
 
 
-def _walk(node: ast.AST, kinds: Kinds = ast.AST, name: str = "") -> Iterator[tuple[ast.AST, str]]:
+def _walk(
+    node: ast.AST, kinds: Kinds = ast.AST, wanted: Callable[[ast.AST], bool] = lambda node: True
+) -> Iterator[tuple[ast.AST, str]]:
     """Yield every node below nodes of these kinds, in order, with the dotted name of the definition that it belongs to.
 
-    A decorator belongs to what it marks.
+    A decorator belongs to what it marks. wanted: false for a node below which nothing is looked for.
     """
-    pending = [(node, name)]  # a stack: nested generators would take three times as long
+    pending = [(node, "")]  # a stack: nested generators would take three times as long
     while pending:
         node, name = pending.pop()
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             name = f"{name}.{node.name}" if name else node.name
         yield node, name
-        children = [(child, name) for child in ast.iter_child_nodes(node) if isinstance(child, kinds)]
+        children = [(child, name) for child in ast.iter_child_nodes(node) if isinstance(child, kinds) and wanted(child)]
         pending += children[::-1]
+
+
+def _on_lines_with(text: str, source: str) -> Callable[[ast.AST], bool]:
+    """Return the function that is false for a node without a line with a text, decorators included."""
+    found = [number for number, line in enumerate(source.split("\n"), 1) if text in line]
+
+    def wanted(node: ast.AST) -> bool:
+        if not hasattr(node, "lineno"):
+            return True
+        parts = (node, *getattr(node, "decorator_list", ()))
+        at = bisect_left(found, min(part.lineno for part in parts))
+        return at < len(found) and found[at] <= getattr(node, "end_lineno", 0)
+
+    return wanted
 
 
 def marked(tree: Tree, folder: Path, mark: str = "rule") -> Iterator[Citation]:
     """Yield citations by `pytest.mark.MARK("ID", ...)` on tests, classes, parameters and modules; literals only."""
     for path, source in _sources(folder, (".py",)):
-        for node, name in _walk(ast.parse(source)) if f".{mark}(" in source else ():
+        wanted = _on_lines_with(f".{mark}(", source)
+        for node, name in _walk(ast.parse(source), wanted=wanted) if f".{mark}(" in source else ():
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == mark):
                 continue
             if not (isinstance(node.func.value, ast.Attribute) and node.func.value.attr == "mark"):

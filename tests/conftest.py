@@ -44,10 +44,20 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (getattr(si
         signal.signal(number, handler)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_file() -> Any:
-    """Tests have no examples in docstrings; to look for them imports the files in `mutants` too."""
-    return [found for found in (yield) if not isinstance(found, DoctestModule)]
+class OnlyExamples:
+    """Docstrings are looked through in files that have an example; tests have none, nor has the folder `mutants`."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path: Path) -> Any:
+        found = yield
+        if all(not isinstance(each, DoctestModule) for each in found):
+            return found
+        examples = not file_path.is_relative_to(Path(__file__).parent) and ">>> " in file_path.read_text("utf-8")
+        return [each for each in found if examples or not isinstance(each, DoctestModule)]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(OnlyExamples())
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -177,7 +177,7 @@ def in_three_bytes(codes):
 
 @pytest.mark.rule("E4M3-1", "E4M3-3", "E5M2-1", "E8M0-1", "E8M0-4", "DEQ-1", "DEQ-2", "DEQ-3", "DEQ-5")
 @pytest.mark.parametrize("amax", [1.0, 0.0, np.inf, np.nan, -np.nan, 1e-44, 3e38])
-@pytest.mark.parametrize("spec", codecs(), ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", by_parts(own_codecs(), codecs(), choices_of_elements), ids=lambda spec: spec.name)
 def test_dequantize_every_code_under_every_scale(spec, amax):
     bits, columns = spec.element.format.bits, spec.block.columns
     row = np.resize(np.arange(1 << bits, dtype=np.uint8), 256)

@@ -189,7 +189,7 @@ def stopping(calls, after):
     return stops
 
 
-@pytest.mark.parametrize("spec, largest", [("nvfp4", 0x3FCCCCCD), ("mxfp4", None)])
+@pytest.mark.parametrize("spec, largest", [("nvfp4", 0x3FCCCCCD), pytest.param("mxfp4", None, marks=pytest.mark.heavy)])
 def test_a_part_of_a_sweep_of_float32_has_met_every_byte(spec, largest):
     """The calls of all bytes come by turns: 1 of 40 have met each byte, and magnitudes from end to end."""
     fp4ref_spec, piece = resolve(spec), 1 << 22

@@ -77,7 +77,7 @@ FIRST = (STOCHASTIC, fp4ref.NVFP4, fp4ref.NVFP4_RHT, fp4ref.NVFP4_4OVER6, fp4ref
 OTHERS = [spec for spec in STANDARD if spec not in FIRST]
 
 
-@pytest.mark.parametrize("spec", few([*FIRST, *OTHERS], len(FIRST)), ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", few([*FIRST, *OTHERS], 3), ids=lambda spec: spec.name)
 def test_every_spec_has_cases_in_both_directions_and_all_types(spec):
     cases = found(spec, directions=("row", "column"))
     kinds = {(case.direction, case.x.dtype.name) for case in cases}

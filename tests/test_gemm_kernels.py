@@ -128,7 +128,14 @@ def verdict(function, spec="nvfp4", families=FAMILIES):
 
 
 @pytest.mark.rule("GEM-13", "GEM-14", "GEM-5")
-@pytest.mark.parametrize("order", ["sequential", "reversed", "pairwise", "truncated", "float64-truncated"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        "pairwise",
+        "truncated",
+        *(pytest.param(name, marks=pytest.mark.heavy) for name in ("sequential", "reversed", "float64-truncated")),
+    ],
+)
 def test_every_order_of_float32_additions_conforms(order):
     report = verdict(kernel(lambda p: added(p, order)))
     assert report.ok, report.headline
@@ -265,7 +272,7 @@ MUTANTS = {
 
 
 @pytest.mark.rule("GEM-13", "GEM-14", "GEM-5", "CNF-2")
-@pytest.mark.parametrize("name", [n if i % 6 == 0 else pytest.param(n, marks=HEAVY) for i, n in enumerate(MUTANTS)])
+@pytest.mark.parametrize("name", [n if i % 12 == 0 else pytest.param(n, marks=HEAVY) for i, n in enumerate(MUTANTS)])
 def test_mutants_are_caught_and_named(name):
     function, text = MUTANTS[name]
     report = verdict(function)

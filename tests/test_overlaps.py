@@ -16,6 +16,7 @@ import fp4ref
 from fp4ref.memory import memory_of, overlap
 
 BACKENDS = [name for name, reason in fp4ref.registry.available() if reason is None and name != "cuda"]
+NAMES = ("x", "directions", "parts", "amax", "noop", "bits")
 X = np.random.default_rng(1).standard_normal((32, 32)).astype(np.float32)
 
 
@@ -56,9 +57,11 @@ def overlaps() -> dict[str, Callable[[], tuple[dict[str, Any], str]]]:
 
 @pytest.mark.rule("NUM-6")
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", list(overlaps()))
+@pytest.mark.parametrize("name", NAMES)
 def test_overlapping_buffers_are_refused_before_anything_is_written(name: str, backend: str) -> None:
-    arguments, match = overlaps()[name]()
+    found = overlaps()
+    assert (*found,) == NAMES
+    arguments, match = found[name]()
     out = arguments["out"]
     directions = "both" if out.column is not None else "row"
     before = [bytes(part) for parts in (out.row, out.column) if parts is not None for part in parts]

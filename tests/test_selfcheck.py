@@ -28,9 +28,12 @@ pytestmark = pytest.mark.slow
 GOLDEN = selfcheck.GOLDEN
 
 
-@pytest.fixture(scope="module")
-def report():
-    return selfcheck.run(["numpy"])
+@pytest.fixture(scope="module", params=[11, pytest.param(1, marks=pytest.mark.release)])
+def report(request):
+    """The report of all vectors and of every so many trials; CI runs `fp4ref verify`, which is all of them."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(selfcheck, "trials", lambda: itertools.islice(trials(), 0, None, request.param))
+        return selfcheck.run(["numpy"])
 
 
 @pytest.fixture

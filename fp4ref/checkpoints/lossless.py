@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -144,7 +145,8 @@ def _conclude(verdict: LosslessVerdict, target: CastTarget) -> None:
     shifts = range(-SHIFT, SHIFT) if target.free and not empty.all() else (0,)
     for one in target.outer:
         for shift in shifts:
-            takes, keeps = _takes(needs, target, one, shift), _keeps(needs, target, one, shift)
+            low, high = scale_ranges(needs, target, one, shift)
+            takes, keeps = (low <= high).any(-1), kept_scales(needs, target, one, low, high).any(-1)
             count, kept = int(counts[takes].sum()), bool((keeps | empty).all())
             near = 0 if takes.all() else -abs(shift)
             best = max(best, (count, kept, near, one, shift), key=lambda each: each[:3])
@@ -153,30 +155,25 @@ def _conclude(verdict: LosslessVerdict, target: CastTarget) -> None:
         verdict.condition = (
             f"a global scale of {'3 * ' if verdict.one == 3 else ''}2^{verdict.shift} times the source's"
         )
-    failed = np.flatnonzero(~_takes(needs, target, verdict.one, verdict.shift))
+    low, high = scale_ranges(needs, target, verdict.one, verdict.shift)
+    failed = np.flatnonzero(~(low <= high).any(-1))
     if failed.size:
         alone = (intervals[failed[0], :, 0] <= intervals[failed[0], :, 1]).any()
         why = "its scale is out of the format's range" if alone else "no scale makes all its elements exact"
         verdict.witness = f"{entries[failed[0]][1]}: {why}"
 
 
-def _takes(needs: Needs, target: CastTarget, one: int, shift: int) -> NDArray[np.bool_]:
-    """Return for each block whether it has a scale of the format under a global factor one * 2^shift."""
-    low, high = scale_ranges(needs, target, one, shift)
-    return np.asarray((low <= high).any(-1))
-
-
-def _keeps(needs: Needs, target: CastTarget, one: int, shift: int) -> NDArray[np.bool_]:
-    """Return for each block whether the source's scale is one of the format under a global factor one * 2^shift."""
-    low, high = scale_ranges(needs, target, one, shift)
-    return np.asarray(kept_scales(needs, target, one, low, high).any(-1))
-
-
 def scale_ranges(needs: Needs, target: CastTarget, one: int, shift: int) -> tuple[Any, Any]:
     """Return the exponents of scales that make blocks exact, the global factor's 2^shift included, [blocks, scales]."""
-    columns = [target.factors.index(one * odd) for odd, _, _ in target.scales]
-    ends = np.array(target.scales) + shift
-    return np.maximum(needs.lows[:, columns], ends[:, 1]), np.minimum(needs.highs[:, columns], ends[:, 2])
+    columns, ends = _columns(target, one)
+    lows, highs = needs.lows[:, columns], needs.highs[:, columns]
+    return np.maximum(lows, ends[:, 1] + shift), np.minimum(highs, ends[:, 2] + shift)
+
+
+@lru_cache
+def _columns(target: CastTarget, one: int) -> tuple[list[int], NDArray[np.int64]]:
+    """Return which factors of the target its scales are under a global factor, and the scales."""
+    return [target.factors.index(one * odd) for odd, _, _ in target.scales], np.array(target.scales)
 
 
 def kept_scales(needs: Needs, target: CastTarget, one: int, low: Any, high: Any) -> NDArray[np.bool_]:

@@ -42,6 +42,12 @@ def covered(name: str) -> dict[str, str]:
     return sources.digests(tuple(dict.fromkeys((*functions, *claim.covers)))) | given
 
 
+@cache
+def _by_file(name: str) -> dict[str, str]:
+    """Return one digest for each module, file or lowered specification that a claim covers; many rules ask for it."""
+    return sources.by_file(covered(name))
+
+
 def written(claim: ProofClaim, finding: Replayed, seconds: float, date: str, tools: dict[str, str]) -> Record:
     """Write the record of a claim that was proved, and return it."""
     parts = covered(claim.name)
@@ -91,7 +97,7 @@ def read(claim: ProofClaim) -> Record | None:
 def outdated(claim: ProofClaim, record: Record) -> list[str]:
     """Return how a record differs from its claim as it stands now: parts of the statement, modules and files."""
     stated = [f"{STATED}{key}" for key, value in _stated(claim).items() if record.get(key) != value]
-    before, now = record["covered"], sources.by_file(covered(claim.name))
+    before, now = record["covered"], _by_file(claim.name)
     return stated + sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 

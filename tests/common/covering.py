@@ -53,7 +53,8 @@ def by_parts(
     """
     values: list[Any] = list(first)
     seen: set[tuple[str, str]] = set().union(*map(of, values))
-    left = {spec.name: (spec, of(spec)) for spec in others if spec not in values}
+    names = {spec.name for spec in values}  # an equal specification of another name is another value
+    left = {spec.name: (spec, of(spec)) for spec in others if spec.name not in names}
     chosen = set()
     while True:
         name = max(left, key=lambda name: len(left[name][1] - seen) * (name not in chosen), default="")

@@ -251,8 +251,8 @@ def _steps(byte: int, maximum: int, places: Patterns, codes: Codes) -> SweepStep
 def _halves(start: int, stop: int) -> Patterns:
     """Return the float32 patterns of a range that end in 0000 or FFFF, and its ends."""
     places = np.arange(start & ~LOW, stop, LOW + 1)
-    places = np.unique(np.concatenate([places, places + LOW, [start, stop - 1]]))
-    return places[(places >= start) & (places < stop)]
+    places = np.clip(np.stack([places, places + LOW], -1).ravel(), start, stop - 1)
+    return np.asarray(places[np.append(True, np.diff(places) > 0)])
 
 
 def _refined(places: Patterns, of: Callable[[Patterns], Codes]) -> tuple[Patterns, Codes]:
