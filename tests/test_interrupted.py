@@ -294,7 +294,7 @@ def right(x):
 ENDED = RunOptions(ends=SIGNALS)
 
 
-@pytest.mark.rule("CNF-48", "CNF-29")
+@pytest.mark.rule("CNF-48", "CNF-53")
 def test_a_huge_run_that_a_signal_ends_has_a_report():
     how = KeyboardInterrupt()
 

@@ -46,7 +46,10 @@ def check_huge(
     options: RunOptions,
     step: Callable[[str], None],
 ) -> int:
-    """Run a quantizer on huge inputs, and print what was found; the exit status. Rules: CNF-2, CNF-29, CNF-48."""
+    """Run a quantizer on huge inputs, and print what was found; the exit status.
+
+    Rules: CNF-2, CNF-48, CNF-53.
+    """
     refuse_options(choice.given & IGNORED, "not with --huge, which has cases of its own")
     report = check(subject, spec, options, step)
     tests = [

@@ -202,7 +202,7 @@ def likeliest(given: Labelled, *, about_tensor: bool, passing: Sequence[Units] =
     A predicate that leaves out fewer than half of the units does not count, nor one that chance may have brought about.
     passing: units of tensors of which nothing differs; a predicate that holds for none of them comes first.
 
-    Rules: CNF-44.
+    Rules: CNF-59, CNF-60.
     """
     if not given.inside.any() or given.inside.all():
         return places.EVERYWHERE

@@ -24,7 +24,7 @@ def in_order(
 
     forever: go on with the next seed until `stop` returns True at the end of a seed. reach: arguments of `cases_of`.
 
-    Rules: CNF-21.
+    Rules: CNF-21, CNF-64.
     """
     allowed, start = reach.get("families"), reach.pop("seed", 0)
     wanted = [name for name in first if allowed is None or name.partition("/")[0] in allowed]
