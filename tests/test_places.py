@@ -167,6 +167,15 @@ def test_a_right_tensor_refutes_a_place_of_what_nothing_explains():
     assert confined([*seen, right], 16).text == "in rows from 60 on"
 
 
+@pytest.mark.rule("CNF-65")
+def test_two_blocks_have_no_place():
+    case = next(iter(cases(NVFP4, families=["normal"], directions=["row"], dtypes=["float32"])))
+    wrong = np.zeros((128, 16), bool)
+    for count, place in ((2, ""), (3, "in the last row")):
+        wrong[127, :count] = True
+        assert confined([(replace(case, x=np.ones((128, 256), np.float32)), wrong)], 16).text == place
+
+
 @pytest.mark.rule("CNF-61")
 def test_all_that_differs_is_beside_a_boundary():
     x = np.zeros((4, 64), np.float32)

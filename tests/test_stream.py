@@ -68,7 +68,7 @@ def judged(answers: bytes):
     return [judge(run.case, run.outcome, declared, run.expected) for run in stream.read(reader, plan, declared)]
 
 
-@pytest.mark.rule("CNF-6")
+@pytest.mark.rule("CNF-6", "CNF-80", "CNF-81")
 @pytest.mark.parametrize(
     "plan",
     [
@@ -175,7 +175,7 @@ def test_verify_of_a_hung_program_has_a_verdict():
     assert "no answer within 1 s of the clock" in text
 
 
-@pytest.mark.rule("CNF-9")
+@pytest.mark.rule("CNF-82")
 def test_answers_of_the_wrong_size_are_findings():
     cases = written(stream.StreamPlan(NVFP4, families=("normal",), dtypes=("float32",)))
     found = judged(program(cases, lambda index, data: data._replace(scales=data.scales[:, :-1])))
