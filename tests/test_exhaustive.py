@@ -314,7 +314,7 @@ def test_the_command_takes_one_choice_of_inputs():
 
 
 @pytest.mark.slow  # a process of its own
-@pytest.mark.rule("CNF-12")
+@pytest.mark.rule("CNF-110")
 def test_the_command_writes_a_test_report_and_a_page(tmp_path):
     path, junit, page = tmp_path / "kernels.py", tmp_path / "r.xml", tmp_path / "r.html"
     path.write_text("def mx(x):\n    raise ValueError('no')\n")

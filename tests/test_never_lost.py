@@ -272,7 +272,7 @@ def test_an_unexpected_exception_has_a_status_of_its_own(tmp_path, monkeypatch):
     assert "in broken" in run("verify", tmp_path / "d.npz").stderr
 
 
-@pytest.mark.rule("CNF-11")
+@pytest.mark.rule("CNF-109")
 def test_a_file_that_fails_does_not_end_the_others(tmp_path, monkeypatch):
     junit, real = tmp_path / "r.xml", verifying._compared
     write_wrong(tmp_path / "a.npz", name="right")
@@ -371,7 +371,7 @@ COMMANDS = (
 )
 
 
-@pytest.mark.rule("CNF-12")
+@pytest.mark.rule("CNF-111")
 @pytest.mark.slow
 @pytest.mark.usefixtures("rules_read_once")
 @pytest.mark.parametrize("encoding", ENCODINGS)

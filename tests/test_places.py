@@ -50,7 +50,7 @@ def labelled(inside, **settings):
     return joined(samples)
 
 
-@pytest.mark.rule("CNF-26")
+@pytest.mark.rule("CNF-26", "CNF-91")
 @pytest.mark.parametrize(
     "inside, text",
     [
@@ -343,6 +343,14 @@ def test_two_mistakes_have_a_place_each():
 
 
 @pytest.mark.slow
+@pytest.mark.rule("CNF-92")
+def test_a_mistake_everywhere_is_named_without_a_size():
+    evidence = merged(lambda case, row, column: True, ("element-away",), ("bfloat16",))
+    first = diagnose(NVFP4, "linear", evidence).explanations[0]
+    assert (first.names, first.place) == (("element-away",), "")
+
+
+@pytest.mark.slow
 @pytest.mark.rule("CNF-44")
 def test_where_nothing_explains_the_place_is_said():
     rng = np.random.default_rng(9)
@@ -376,7 +384,7 @@ def test_bytes_of_a_large_tensor_may_be_those_of_another_row():
 
 
 @pytest.mark.slow
-@pytest.mark.rule("CNF-28")
+@pytest.mark.rule("CNF-89")
 def test_scales_in_the_padding_are_not_called_missing():
     """The four groups of 32 rows of a tile, the last first, seen in tensors of few rows."""
     evidence = []

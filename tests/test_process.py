@@ -135,7 +135,7 @@ def all_end(found: list[int]) -> bool:
 # Processes end
 
 
-@pytest.mark.rule("CNF-13")
+@pytest.mark.rule("CNF-95")
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 @pytest.mark.parametrize(
     "number",
@@ -155,7 +155,7 @@ def test_nothing_outlives_a_judge_that_ends_by_a_signal(here, number):
     assert all_end(found)
 
 
-@pytest.mark.rule("CNF-13")
+@pytest.mark.rule("CNF-95")
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_nothing_outlives_a_run(here):
     status, text, _ = verify("started")
@@ -306,7 +306,7 @@ def test_the_process_has_the_same_copy_of_fp4ref(here, tmp_path):
 # Imports
 
 
-@pytest.mark.rule("CNF-15")
+@pytest.mark.rule("CNF-15", "CNF-98")
 @pytest.mark.parametrize(
     "target",
     [

@@ -363,7 +363,7 @@ def test_the_form_is_that_of_the_schema(change):
     assert problems(record)
 
 
-@pytest.mark.rule("CNF-18")
+@pytest.mark.rule("CNF-108")
 def test_a_changed_file_fails_with_1_and_a_cut_one_with_2(here):
     text = json.dumps(whole())
     for content, status in ((text, 0), (text.replace('"codes": 7', '"codes": 8'), 1), (text[:-9], 2)):
@@ -371,7 +371,7 @@ def test_a_changed_file_fails_with_1_and_a_cut_one_with_2(here):
         run("statement check s.json", status)
 
 
-@pytest.mark.rule("CNF-18")
+@pytest.mark.rule("CNF-108")
 def test_a_text_that_has_no_bytes_is_no_statement(tmp_path):
     path = tmp_path / "s.json"
     path.write_text('{"fp4ref_statement": 1, "found": {"a": "\\ud800"}}')

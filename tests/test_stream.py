@@ -124,7 +124,7 @@ def piped(answers: bytes, options: RunOptions):
 SMALL = stream.StreamPlan(NVFP4, families=("empty", "ragged"), dtypes=("float32",))
 
 
-@pytest.mark.rule("CNF-45")
+@pytest.mark.rule("CNF-45", "CNF-97")
 def test_a_program_that_stops_answering_hangs():
     whole = program(written(SMALL))
     starts = [found.start() for found in re.finditer(b"DONE", whole)]

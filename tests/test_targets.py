@@ -252,7 +252,7 @@ def test_signals_leave_no_unfinished_files(here, name):
     assert (here / "page.html").read_text() == "<!doctype html>old"
 
 
-@pytest.mark.rule("CNF-12")
+@pytest.mark.rule("CNF-110")
 def test_reports_are_whole_before_text_is_printed(here, monkeypatch):
     def gone(*_):
         assert (here / "r.xml").read_text(encoding="utf-8").endswith("</testsuites>")

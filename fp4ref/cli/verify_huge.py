@@ -70,7 +70,7 @@ def show(
 
     tests: of the files. lines: of the text, after those of the basis. delayed: attempts that were made before.
 
-    Rules: CNF-2, CNF-12, CNF-48.
+    Rules: CNF-2, CNF-48, CNF-110.
     """
     delayed = delayed or Delayed()
     with delayed.attempt():

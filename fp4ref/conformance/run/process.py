@@ -36,7 +36,7 @@ class KernelProcess:
 
     Errors: BackendError with the reason why the kernel cannot be loaded.
 
-    Rules: CNF-5, CNF-13.
+    Rules: CNF-5, CNF-13, CNF-95.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ def _beside(waited: float) -> str:
 
 
 def _started(errors: IO[bytes]) -> tuple[int | None, subprocess.Popen[bytes]]:
-    """Return the pipe whose end ends the process, None without a guard, and the process. Rules: CNF-13."""
+    """Return the pipe whose end ends the process, None without a guard, and the process. Rules: CNF-95."""
     command = [sys.executable, "-P", str(SCRIPT)]
     pipe = subprocess.PIPE
     if not GUARDED:

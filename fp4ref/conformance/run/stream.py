@@ -205,7 +205,7 @@ def read(reader: Reader, plan: StreamPlan, declared: Declaration, options: RunOp
 
     Errors: FileError with the byte at which the stream breaks the format, ends, or answers another case.
 
-    Rules: CNF-6, CNF-9, CNF-38, CNF-45, CNF-80.
+    Rules: CNF-6, CNF-9, CNF-38, CNF-45, CNF-80, CNF-97.
     """
     count, ended = 0, None
     for index, case in enumerate(plan.cases()):

@@ -50,7 +50,7 @@ class _PreparedCall:
 def call(function: Callable[..., Any], declared: Declaration, job: Job) -> Outcome:
     """Call a kernel twice; nothing that it raises gets out, and a difference between the two calls is a finding.
 
-    Rules: CNF-9.
+    Rules: CNF-9, CNF-85.
     """
     return Caller(function, declared).call(job)
 
@@ -71,7 +71,7 @@ class Caller:
 
         remember: compare the arrays that earlier calls returned with their bytes at that time.
 
-        Rules: CNF-9, CNF-67.
+        Rules: CNF-9, CNF-67, CNF-85.
         """
         try:
             inputs = {name: self._input(name, value) for name, value in job.arguments.items()}

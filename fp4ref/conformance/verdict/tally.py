@@ -146,7 +146,7 @@ class Tally:
         return True
 
     def skip(self, case: Case, reason: str) -> None:
-        """Count a case that does not apply. Rules: CNF-8."""
+        """Count a case that does not apply. Rules: CNF-102."""
         self.skipped[reason] += 1
         self.excluded.setdefault(case.family, reason)
 
