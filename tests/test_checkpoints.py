@@ -162,7 +162,7 @@ def test_a_matrix_of_zeros_that_became_nan_is_one_finding(tmp_path: Path) -> Non
     assert [(each.code, each.tensors) for each in both] == [("global-scale-value", (f"{module}.weight_scale_2",))]
 
 
-@pytest.mark.rule("CKP-17", "CNV-13")
+@pytest.mark.rule("CKP-17", "CNV-57")
 @pytest.mark.parametrize("spec", ["nvfp4", "modelopt.nvfp4", "mxfp4"])
 def test_a_matrix_of_zeros_is_not_unwritten_where_the_source_has_zeros(spec: str, tmp_path: Path) -> None:
     names = [f"model.layers.0.mlp.{part}.weight" for part in ("up_proj", "down_proj")]
@@ -707,7 +707,7 @@ def test_formats_that_are_not_judged_have_no_finding(tmp_path: Path) -> None:
     assert lint(export.write(tmp_path / "compressed"), header_only=True).findings == []
 
 
-@pytest.mark.rule("CNV-10")
+@pytest.mark.rule("CNV-33")
 @pytest.mark.parametrize("dtype", [np.int64, np.float32])
 def test_a_checksum_knows_the_order_of_rows_with_equal_sums(dtype: type) -> None:
     matrix = np.eye(2048, dtype=dtype)
@@ -718,7 +718,7 @@ def test_a_checksum_knows_the_order_of_rows_with_equal_sums(dtype: type) -> None
         assert checksum(before.tobytes()) != checksum(after.tobytes())
 
 
-@pytest.mark.rule("CNV-10")
+@pytest.mark.rule("CNV-33")
 @pytest.mark.parametrize("count", [5, 8192, 3 * 8192 + 77])
 def test_a_checksum_knows_each_byte_and_its_place(count: int) -> None:
     data = bytearray(np.random.default_rng(3).integers(0, 256, count, np.uint8))
