@@ -979,7 +979,7 @@ def test_the_head_of_tied_embeddings_stays_in_high_precision(family: str, tmp_pa
     assert [each.code for each in lint(tmp_path / "out").findings if each.severity == "error"] == []
 
 
-@pytest.mark.rule("CKP-13")
+@pytest.mark.rule("CKP-40")
 def test_a_tied_head_that_is_not_in_the_list_breaks_transformers(tmp_path: Path) -> None:
     found = {}
     for name, tied, ignore in (("listed", True, ["lm_head"]), ("own", False, []), ("tied", True, [])):

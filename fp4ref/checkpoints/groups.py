@@ -130,7 +130,7 @@ def recognize(checkpoint: Checkpoint, chosen: str | None = None) -> Recognized:
 
     chosen: a convention or a family that replaces the recognition.
 
-    Rules: CKP-28, CKP-29.
+    Rules: CKP-28, CKP-29, CKP-36.
     """
     config = declared(checkpoint)
     family, evidence = family_of(checkpoint, config, chosen)
