@@ -93,7 +93,7 @@ def test_a_file_of_another_kind_stays_and_the_last_result_is_replaced(here, name
     assert run(*command).exit_code < 2
 
 
-@pytest.mark.rule("FIL-6")
+@pytest.mark.rule("FIL-6", "FIL-41")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_files_of_another_kind_stay_in_folders_too(here, name):
@@ -112,7 +112,7 @@ def test_files_of_another_kind_stay_in_folders_too(here, name):
         assert target.read_bytes() == content
 
 
-@pytest.mark.rule("FIL-6")
+@pytest.mark.rule("FIL-40")
 def test_a_model_is_not_taken_for_a_dump(here):
     other = np.arange(4, dtype=np.float32)
     write_tensors(here / "model.safetensors", [("w", "F32", (4,))], {}, [other])

@@ -73,7 +73,7 @@ def ordinary(shapes, values):
     return made
 
 
-@pytest.mark.rule("TEL-54")
+@pytest.mark.rule("TEL-80")
 @pytest.mark.parametrize(
     ("product", "bias", "factor", "expected"), [(1 + 2**-8, 2**-9, None, 1.0), (1.0, 1.0, 3.0, 4.0)]
 )

@@ -171,7 +171,7 @@ def test_without_a_new_batch_the_kept_weight_is_used() -> None:
     assert not torch.equal(step(module, x, recipe, is_first_microbatch=True)[0], first)
 
 
-@pytest.mark.rule("TEM-18")
+@pytest.mark.rule("TEM-18", "TEM-44")
 def test_a_kept_weight_gets_columns_when_a_gradient_needs_them() -> None:
     module = KINDS["Linear"]()
     recipe = NVFP4BlockScaling(**STABLE)

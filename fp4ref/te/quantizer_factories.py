@@ -18,7 +18,7 @@ LINEAR = ("linear", "grouped_linear")
 
 
 def high_precision_factory(role: QuantizerRole | None) -> IdentityQuantizer:
-    """Return a quantizer that leaves every tensor as it is. Rules: TEL-56."""
+    """Return a quantizer that leaves every tensor as it is. Rules: TEL-60."""
     return IdentityQuantizer()
 
 

@@ -29,7 +29,7 @@ class ForwardLinearScaleAdd(FusedNeighbours):
 
 
 class BackwardLinearAdd(FusedNeighbours):
-    """The gradient of a product's input, added to that of an extra output in place. Rules: TEM-40."""
+    """The gradient of a product's input, added to that of an extra output in place. Rules: TEM-46."""
 
 
 class BackwardLinearScale(FusedNeighbours):

@@ -198,7 +198,7 @@ class BasicLinear(WeightedOperation):
         return Together(call, 1 + bool(owner) + adds, forward=kind)
 
     def behind_fork(self, following: Sequence[BasicOperation]) -> Together | None:
-        """Return the product behind an extra output whose gradient is added in place. Rules: TEM-40.
+        """Return the product behind an extra output whose gradient is added in place. Rules: TEM-46, TEM-47.
 
         Errors: NotSupportedError for a scale, or an addition in place, behind the product.
         """
@@ -207,7 +207,7 @@ class BasicLinear(WeightedOperation):
         inner = self.with_bias(following)
         if (inner and inner.forward is ForwardLinearBiasAdd) or (following and isinstance(following[0], ConstantScale)):
             got = "a product between an extra output and an addition in place, or before a scale"
-            raise NotSupportedError("Sequential", got, "in_place=False of the extra output", "TEM-40")
+            raise NotSupportedError("Sequential", got, "in_place=False of the extra output", "TEM-47")
         bias = following[0] if inner else None
 
         def call(x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
