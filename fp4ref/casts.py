@@ -26,7 +26,7 @@ class Cast:
     input of a narrower type is widened first, which is exact. promise: the releases that it models, and the inputs for
     which it has their codes.
 
-    Rules: PRO-1, PRO-9.
+    Rules: PRO-9, PRO-12.
     """
 
     name: str

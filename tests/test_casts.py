@@ -69,7 +69,7 @@ def test_a_cast_has_the_codes_of_the_installed_library(name):
     assert cast.encode(x).tobytes() == theirs.tobytes()
 
 
-@pytest.mark.rule("PRO-1", "PRO-9")
+@pytest.mark.rule("PRO-9", "PRO-12")
 def test_the_command_prints_the_codes_of_a_cast():
     text, listed = (CliRunner().invoke(main, ["profiles", "casts", *more]).output for more in ([], ["--json"]))
     rows = {row["name"]: row for row in json.loads(listed)}
