@@ -585,7 +585,7 @@ def test_a_target_inside_the_source_is_refused(exports: Any, tmp_path: Path) -> 
         assert files(source) == before
 
 
-@pytest.mark.rule("CNV-8", "CNV-9")
+@pytest.mark.rule("CNV-8", "CNV-9", "CNV-60")
 def test_a_full_disk_loses_nothing(exports: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = exports("modelopt-nvfp4")
     before, write = files(source), os.pwrite
@@ -846,7 +846,7 @@ def on_cluster(source: Path, target: Path, address: str) -> subprocess.Popen[str
     return subprocess.Popen([*map(str, command), "--scheduler", address], stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.rule("CNV-9", "CNV-15", "CNV-47")
+@pytest.mark.rule("CNV-9", "CNV-15")
 @pytest.mark.release
 def test_a_cluster_writes_the_same_bytes_though_a_worker_is_killed(
     cluster: tuple[Any, str, list[int]], exports: Any, tmp_path: Path
@@ -861,7 +861,7 @@ def test_a_cluster_writes_the_same_bytes_though_a_worker_is_killed(
     assert files(tmp_path / "many") == files(tmp_path / "one")
 
 
-@pytest.mark.rule("CNV-9", "CNV-47")
+@pytest.mark.rule("CNV-9", "CNV-61")
 @pytest.mark.release
 def test_a_scheduler_that_is_lost_stops_the_run_in_one_line(
     cluster: tuple[Any, str, list[int]], exports: Any, tmp_path: Path

@@ -68,7 +68,7 @@ def judged(answers: bytes):
     return [judge(run.case, run.outcome, declared, run.expected) for run in stream.read(reader, plan, declared)]
 
 
-@pytest.mark.rule("CNF-6", "CNF-80", "CNF-81")
+@pytest.mark.rule("CNF-6", "CNF-80", "CNF-81", "CNF-112", "CNF-113")
 @pytest.mark.parametrize(
     "plan",
     [
@@ -190,7 +190,7 @@ def first_head(data: bytes) -> int:
     return 12 + struct.unpack("<I", data[8:12])[0]
 
 
-@pytest.mark.rule("CNF-32")
+@pytest.mark.rule("CNF-32", "CNF-112")
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -74,7 +74,7 @@ def test_the_scale_is_one_division(amax, margin):
     assert state.scale.numpy().view(np.uint32) == np.float32(wanted).view(np.uint32)
 
 
-@pytest.mark.rule("TEL-69")
+@pytest.mark.rule("TEL-69", "TEL-86")
 def test_functions_of_the_recipe():
     state = state_of(
         [4.0, 5, 2],

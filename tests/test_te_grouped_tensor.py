@@ -14,7 +14,7 @@ def sample(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(BF16)
 
 
-@pytest.mark.rule("TEL-53")
+@pytest.mark.rule("TEL-53", "TEL-85")
 @pytest.mark.parametrize("make", [te.MXFP8Quantizer, te.NVFP4Quantizer, te.Float8CurrentScalingQuantizer])
 def test_members_are_views_of_one_buffer(make):
     quantizer = make()

@@ -195,7 +195,7 @@ ELIGIBLE = [
 ]
 
 
-@pytest.mark.rule("TEL-4", "TEL-7", "TEL-28")
+@pytest.mark.rule("TEL-4", "TEL-7", "TEL-28", "TEL-84")
 @pytest.mark.parametrize("settings, shape, eligible", ELIGIBLE)
 def test_flag_of_new_and_of_quantized_tensors(settings, shape, eligible):
     quantizer = NVFP4Quantizer(**settings)
@@ -236,7 +236,7 @@ def test_second_swizzle_does_nothing():
     assert tensor._rowwise_scale_inv.data_ptr() == address
 
 
-@pytest.mark.rule("TEL-5", "TEL-24")
+@pytest.mark.rule("TEL-5", "TEL-24", "TEL-84")
 @pytest.mark.parametrize("swizzled", [False, True])
 @pytest.mark.parametrize("kind", ["plain", "tiles", "hadamard", "mxfp8", "float8"])
 def test_update_keeps_addresses(kind, swizzled):

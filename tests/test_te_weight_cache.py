@@ -218,7 +218,7 @@ def test_a_flag_can_skip_the_update_in_a_graph(kind: str, first: bool | None) ->
     assert not FP8GlobalStateManager.fp8_graph_capturing()
 
 
-@pytest.mark.rule("TEM-19")
+@pytest.mark.rule("TEM-19", "TEM-53")
 def test_another_recipe_forgets_the_kept_weights() -> None:
     module = KINDS["Linear"]()
     x = torch.randn(128, 128).to(BF16)

@@ -124,7 +124,10 @@ def _amax_and_scale_update(amax_history: Tensor, scale: Tensor, fp8_max: float, 
 
 
 def _default_sf_compute(amax: Tensor, scale: Tensor, fp8_max: float, margin: float) -> Tensor:
-    """Replace scales by fp8_max / amax / 2^margin where there is a finite maximum, and return them. Rules: TEL-45."""
+    """Replace scales by fp8_max / amax / 2^margin where there is a finite maximum, and return them.
+
+    Rules: TEL-45, TEL-86.
+    """
     return scale.copy_(_scale(fp8_max / amax / 2.0**margin, amax, scale))
 
 

@@ -159,7 +159,7 @@ def _raise_first(futures: list[Future[int]]) -> None:
 
 
 def _on_cluster(partial: Path, plan: ConversionPlan, numbers: list[int], scheduler: str, meter: Meter) -> None:
-    """Write shards on a Dask cluster, with retries. Rules: CNV-15, CNV-47."""
+    """Write shards on a Dask cluster, with retries. Rules: CNV-15, CNV-61."""
     try:
         distributed: Any = import_module("distributed")
     except ImportError:
@@ -174,7 +174,7 @@ def _on_cluster(partial: Path, plan: ConversionPlan, numbers: list[int], schedul
         raise
     except Exception as error:  # noqa: BLE001 - a cluster that fails has no common class of error
         said = " ".join(str(error).split())[:100] or type(error).__name__
-        raise FileError("convert", f"the cluster at {scheduler} failed ({said})", AGAIN, "CNV-47") from None
+        raise FileError("convert", f"the cluster at {scheduler} failed ({said})", AGAIN, "CNV-61") from None
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def begin(request: ConversionRequest) -> tuple[Path, ConversionPlan]:
 
     Errors: FileError for a target that exists, or parts of another conversion.
 
-    Rules: CNV-9, CNV-10, CNV-29, CNV-31.
+    Rules: CNV-9, CNV-10, CNV-29, CNV-31, CNV-60.
     """
     target = Path(request.target)
     if target.exists() or target.is_symlink():

@@ -80,7 +80,7 @@ class StreamPlan:
 
 
 def write(stream: IO[bytes], plan: StreamPlan) -> int:
-    """Write the preamble, every case and the end; the number of cases. Rules: CNF-6, CNF-80, CNF-81."""
+    """Write the preamble, every case and the end; the number of cases. Rules: CNF-6, CNF-80, CNF-81, CNF-113."""
     text = plan.to_json().encode()
     stream.write(MAGIC + struct.pack("<I", len(text)) + text)
     count = 0
@@ -232,7 +232,7 @@ def read(reader: Reader, plan: StreamPlan, declared: Declaration, options: RunOp
 
 
 def _answer(reader: Reader, index: int, case: Case, key: int, declared: Declaration) -> Outcome:
-    """Read the answer to one case. Rules: CNF-32, CNF-80."""
+    """Read the answer to one case. Rules: CNF-32, CNF-112."""
     start = reader.offset
     kind, *numbers = HEAD.unpack(reader.take(HEAD.size, f"the answer to case {index} ({case.id})"))
     if kind == END:

@@ -21,7 +21,7 @@ class ForwardLinearBiasActivation(FusedNeighbours):
 
 
 class ForwardLinearBiasAdd(FusedNeighbours):
-    """A product, its bias if there is one, and an addition in place. Rules: TEM-40."""
+    """A product, its bias if there is one, and an addition in place. Rules: TEM-40, TEM-54."""
 
 
 class ForwardLinearScaleAdd(FusedNeighbours):

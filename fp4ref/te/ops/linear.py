@@ -137,7 +137,7 @@ class BasicLinear(WeightedOperation):
         Errors: TensorShapeError for another shape of `added`, BackendError if it shares memory with x, which the
         backward pass reads.
 
-        Rules: TEM-33, TEM-34, TEM-40.
+        Rules: TEM-33, TEM-34, TEM-40, TEM-54.
         """
         self.enter(x, self.weight.dtype)
         if added is not None:
@@ -170,7 +170,7 @@ class BasicLinear(WeightedOperation):
     def _require_apart(self, x: Tensor, added: Tensor) -> None:
         shape = (*x.shape[:-1], self.weight.shape[0])
         if added.numel() != math.prod(shape) or added.shape[-1:] != shape[-1:]:
-            raise TensorShapeError("AddExtraInput", f"{list(added.shape)} in place", f"{list(shape)}", "TEM-40")
+            raise TensorShapeError("AddExtraInput", f"{list(added.shape)} in place", f"{list(shape)}", "TEM-54")
         require_apart("AddExtraInput", {"an extra input in place": added.detach()}, {"x": x.detach()})
 
     def with_next(self, following: Sequence[BasicOperation]) -> Together | None:
