@@ -25,7 +25,10 @@ def add_kind(kind: type, names: Names[Any]) -> None:
 
 
 def register_profile(spec: Spec, promise: Promise, also: Iterable[str] = ()) -> Spec:
-    """Register a specification with its promise; each version is another name, NAME@VERSION. Rules: PRO-1, PRO-4."""
+    """Register a specification with its promise; each version is another name, NAME@VERSION.
+
+    Rules: PRO-1, PRO-4, PRO-12.
+    """
     base = spec.name.partition(VERSION)[0]
     versions = (f"{base}{VERSION}{version}" for version in promise.versions)
     PROMISES[spec.name] = promise

@@ -21,7 +21,7 @@ def load_module(place: str, operation: str = "kernel") -> ModuleType:
 
     Errors: DomainError where there is no such file; whatever the import raises.
 
-    Rules: CNF-15.
+    Rules: CNF-15, CNF-98.
     """
     if not place.endswith(".py"):
         _look_in(Path.cwd())

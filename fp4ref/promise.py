@@ -1,6 +1,6 @@
 """Promise: the inputs for which a profile has the bytes of the implementation that it models, and how that was checked.
 
-Rules: PRO-1, PRO-2.
+Rules: PRO-1, PRO-2, PRO-12.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Promise:
     how: the machine and the libraries of the recording, or what was read.
     least: the smallest maximum of a tensor that the promise for finite inputs covers.
 
-    Rules: PRO-1, PRO-2.
+    Rules: PRO-2, PRO-12.
     """
 
     versions: tuple[str, ...]

@@ -223,7 +223,7 @@ def choose(call: Call, name: str | None) -> Callable[..., Any]:
 
     Never a silent fallback: a named backend that cannot serve the call is an error.
 
-    Rules: CNF-5.
+    Rules: CNF-5, CNF-84.
     """
     return _function(_chosen(call, name, registered()), call.operation)
 

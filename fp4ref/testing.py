@@ -105,7 +105,7 @@ def assert_conforms(
     Errors: AssertionError; DomainError for an unknown specification, family or case; BackendError for a target that
     cannot be loaded.
 
-    Rules: CNF-1, CNF-2, CNF-8, CNF-9, SR-11.
+    Rules: CNF-1, CNF-2, CNF-8, CNF-9, SR-11, CNF-105.
     """
     __tracebackhide__ = True  # pytest then shows the caller's line and the message
     require_no_flush("assert_conforms")

@@ -37,7 +37,7 @@ def rules_of(kernel, spec="nvfp4", families=("normal", "layout", "element-ties")
     return {name for name, cell in report.rules.items() if cell.passed < cell.total}, set(report.rules)
 
 
-@pytest.mark.rule("CNF-24")
+@pytest.mark.rule("CNF-76")
 @pytest.mark.parametrize("declared, stored", [("tiled_128x4", "tiled_8x4"), ("tiled_128x4", "linear_padded")])
 def test_a_wrong_layout_breaks_rules_on_layouts_only(declared, stored):
     def kernel(x):
@@ -56,7 +56,7 @@ def test_a_wrong_layout_breaks_rules_on_layouts_only(declared, stored):
     assert {"PACK-1", "GLB-1", "BLK-3", "BLK-4"} <= counted
 
 
-@pytest.mark.rule("CNF-24")
+@pytest.mark.rule("CNF-76")
 def test_swapped_nibbles_break_the_rule_on_packing_only():
     def kernel(x):
         data, scales, amax = good(x)
@@ -109,7 +109,7 @@ def test_a_scale_that_is_stored_wrongly_and_used_rightly_leaves_codes_right():
     assert "BLK-3" in failed
 
 
-@pytest.mark.rule("CNF-24")
+@pytest.mark.rule("CNF-77")
 def test_where_nothing_was_compared_no_rule_is_counted():
     def kernel(x):
         raise ValueError("no")
@@ -163,7 +163,7 @@ def test_a_rule_on_some_codes_does_not_fail_for_others(change, broken):
     assert failed == broken
 
 
-@pytest.mark.rule("CNF-22")
+@pytest.mark.rule("CNF-77")
 @pytest.mark.parametrize("declared, rule", SCALES.items())
 def test_rules_on_other_layouts_are_not_counted(declared, rule):
     def kernel(x):

@@ -22,7 +22,7 @@ with np.load(Path(__file__).parent / "data" / "casts.npz") as archive:
 TYPES = {"f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
 
 
-@pytest.mark.rule("PRO-1", "PRO-9")
+@pytest.mark.rule("PRO-1", "PRO-9", "PRO-11")
 @pytest.mark.parametrize("name", CASES)
 def test_a_cast_has_the_recorded_codes(name):
     cast = CASTS[name]
@@ -69,7 +69,7 @@ def test_a_cast_has_the_codes_of_the_installed_library(name):
     assert cast.encode(x).tobytes() == theirs.tobytes()
 
 
-@pytest.mark.rule("PRO-1", "PRO-9")
+@pytest.mark.rule("PRO-9", "PRO-12")
 def test_the_command_prints_the_codes_of_a_cast():
     text, listed = (CliRunner().invoke(main, ["profiles", "casts", *more]).output for more in ([], ["--json"]))
     rows = {row["name"]: row for row in json.loads(listed)}

@@ -245,7 +245,7 @@ def test_a_profile_must_explain_every_tensor(tmp_path: Path) -> None:
     assert (report.kind, report.profiles) == (Verdict.WRONG, ())
 
 
-@pytest.mark.rule("PRO-1", "CNF-1")
+@pytest.mark.rule("PRO-1", "CNF-1", "CNF-83")
 def test_the_sign_of_nan_is_compared_for_the_standard_only(tmp_path: Path) -> None:
     x = normal(2, 64)
     x[0, 3], x[1, 40] = np.nan, -np.nan

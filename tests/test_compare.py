@@ -66,7 +66,7 @@ def test_a_comparison_fits_a_terminal(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "other codes: 1 tensor: " in whole
 
 
-@pytest.mark.rule("CNV-16")
+@pytest.mark.rule("CNV-59")
 def test_an_entry_is_short_and_read_back(tmp_path: Path) -> None:
     source = export(tmp_path / "source")
     text = to_text(manifest_of_checkpoint(source))

@@ -79,7 +79,7 @@ def test_declarations_are_those_of_the_exporters() -> None:
     }
 
 
-@pytest.mark.rule("CKP-31", "CKP-12")
+@pytest.mark.rule("CKP-12", "CKP-37")
 @pytest.mark.parametrize(
     "name",  # one of each family by default
     [
@@ -199,7 +199,7 @@ fp4ref.register(Consumer(name="acme.serve", loads=("acme",), breaks={"scale-nan"
 
 
 @pytest.mark.slow  # starts the program three times
-@pytest.mark.rule("CKP-28", "CKP-32")
+@pytest.mark.rule("CKP-28", "CKP-32", "CKP-36")
 def test_a_convention_of_a_distribution_is_recognized(tmp_path: Path) -> None:
     export = corpus.modelopt()
     for name in [name for name in export.tensors if name.endswith("weight_scale_2")]:
@@ -273,7 +273,7 @@ def test_every_code_says_how_it_breaks_a_consumer() -> None:
     assert not CONSUMERS["comfyui"].takes("modelopt.nvfp4")
 
 
-@pytest.mark.rule("CKP-32")
+@pytest.mark.rule("CKP-38")
 def test_a_consumer_that_is_spared_gets_a_note(tmp_path: Path) -> None:
     export = corpus.compressed()
     name = "model.layers.0.mlp.up_proj.weight_global_scale"

@@ -222,7 +222,7 @@ def test_gguf_has_structs(exports: Any, tmp_path: Path) -> None:
     assert (kind, shape, stored) == ("MXFP4", (data.shape[0], 2 * data.shape[1]), structs.tobytes())
 
 
-@pytest.mark.rule("CNV-14")
+@pytest.mark.rule("CNV-36")
 def test_a_gguf_keeps_its_metadata_or_says_that_it_has_none(exports: Any, tmp_path: Path) -> None:
     export = corpus.CLEAN["gguf-nvfp4"]()
     export.put("blk.0.ffn_up.input_scale", "F32", [0.5])
@@ -247,7 +247,7 @@ def test_mlx_has_words(exports: Any, tmp_path: Path) -> None:
     assert config["quantization"] | {"group_size": 32, "bits": 4, "mode": "mxfp4"} == config["quantization"]
 
 
-@pytest.mark.rule("CNV-3")
+@pytest.mark.rule("CNV-3", "CNV-25")
 @pytest.mark.parametrize(("number", "cost"), [(2.0**-12, Cost.EXACT), (1.9999999, Cost.ULP), (3.0, Cost.ROUNDED)])
 def test_a_direction_is_proved(number: float, cost: Cost) -> None:
     multiplier, divisor = (CONVENTIONS[f"{name}.nvfp4"].global_direction for name in ("modelopt", "compressed-tensors"))
@@ -259,7 +259,7 @@ def test_a_direction_is_proved(number: float, cost: Cost) -> None:
     assert (exact == 1) is (cost is Cost.EXACT)
 
 
-@pytest.mark.rule("CNV-3")
+@pytest.mark.rule("CNV-26")
 def test_a_number_that_was_changed_counts(exports: Any, tmp_path: Path) -> None:
     """The kept bits of a scale must not hide that somebody set another one."""
     convert(exports("modelopt-nvfp4"), tmp_path / "ct", "compressed-tensors")
@@ -360,7 +360,7 @@ def decoded(stored: Stored, module: str) -> np.ndarray:
     return E2M1[codes].astype(np.float64) * np.repeat(scales, 16, -1) * factor
 
 
-@pytest.mark.rule("CNV-12")
+@pytest.mark.rule("CNV-12", "CNV-55")
 def test_a_fused_set_gets_one_scale_within_the_reported_error(tmp_path: Path) -> None:
     export = corpus.CLEAN["modelopt-nvfp4"]()
     gate, up = (f"model.layers.0.mlp.{name}_proj" for name in ("gate", "up"))
@@ -383,7 +383,7 @@ def test_a_fused_set_gets_one_scale_within_the_reported_error(tmp_path: Path) ->
     assert 0 < reported <= 1 / 16
 
 
-@pytest.mark.rule("CNV-12")
+@pytest.mark.rule("CNV-55")
 @pytest.mark.parametrize("ratio", [Fraction(1, 2), Fraction(1, 3), Fraction(1, 7), Fraction(1, 1000)])
 def test_block_scales_are_rounded_once(ratio: Fraction) -> None:
     table, errors = scale_table(ratio)
@@ -402,7 +402,7 @@ def test_block_scales_are_rounded_once(ratio: Fraction) -> None:
 # Quantizing
 
 
-@pytest.mark.rule("CNV-7", "CNV-13")
+@pytest.mark.rule("CNV-7", "CNV-13", "CNV-28")
 @pytest.mark.parametrize(
     ("family", "spec", "codes", "scale"),
     [
@@ -485,7 +485,7 @@ def test_a_pattern_names_what_exporters_keep(patterns: list[str], named: set[str
     assert {module for module in modules if not any(fnmatchcase(module, each) for each in left)} == named
 
 
-@pytest.mark.rule("CNV-5", "CNV-11")
+@pytest.mark.rule("CNV-11", "CNV-27")
 @pytest.mark.parametrize("origin", [False, True])
 def test_rows_of_padding_are_known_by_the_bias_or_the_metadata(origin: bool, tmp_path: Path) -> None:
     name = "double_blocks.0.img_attn.qkv"
@@ -508,7 +508,7 @@ def test_rows_of_padding_are_known_by_the_bias_or_the_metadata(origin: bool, tmp
     assert tensors(tmp_path / "mended") == expected
 
 
-@pytest.mark.rule("CNV-13")
+@pytest.mark.rule("CNV-56")
 def test_what_cannot_be_quantized_is_refused(tmp_path: Path) -> None:
     export = corpus.source()
     export.array(f"{MODULE}.weight")[0, 0] = 0x7F80
@@ -537,7 +537,7 @@ def test_the_largest_magnitude_is_that_of_the_values(dtype: Any, largest: float)
             quantizing.largest_magnitude("m", values)
 
 
-@pytest.mark.rule("CNV-4", "CNV-13")
+@pytest.mark.rule("CNV-4", "CNV-13", "CNV-51")
 def test_requantizing_counts_the_values_that_move(exports: Any, tmp_path: Path) -> None:
     with pytest.raises(DomainError, match=r"decoded values differ, SQNR \d+\.\d dB; not exact: .*row \d+, column"):
         convert(exports("mlx-nvfp4"), tmp_path / "lossy", specs=[("*", fp4ref.profiles["mxfp4"])])
@@ -565,7 +565,7 @@ def files(path: Path) -> dict[str, bytes]:
     return {each.name: each.read_bytes() for each in sorted(path.iterdir())}
 
 
-@pytest.mark.rule("CNV-8")
+@pytest.mark.rule("CNV-29")
 def test_a_target_that_exists_is_refused(exports: Any, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     result = fp4("convert", exports("modelopt-nvfp4"), tmp_path / "out", "--to", "torchao")
@@ -573,7 +573,7 @@ def test_a_target_that_exists_is_refused(exports: Any, tmp_path: Path) -> None:
     assert "it exists" in result.stderr
 
 
-@pytest.mark.rule("CNV-8")
+@pytest.mark.rule("CNV-29")
 def test_a_target_inside_the_source_is_refused(exports: Any, tmp_path: Path) -> None:
     source = exports("modelopt-nvfp4")
     before = files(source)
@@ -585,7 +585,7 @@ def test_a_target_inside_the_source_is_refused(exports: Any, tmp_path: Path) -> 
         assert files(source) == before
 
 
-@pytest.mark.rule("CNV-8", "CNV-9")
+@pytest.mark.rule("CNV-8", "CNV-9", "CNV-60")
 def test_a_full_disk_loses_nothing(exports: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = exports("modelopt-nvfp4")
     before, write = files(source), os.pwrite
@@ -616,7 +616,7 @@ def test_a_full_disk_loses_nothing(exports: Any, tmp_path: Path, monkeypatch: py
     assert files(source) == before
 
 
-@pytest.mark.rule("CNV-10")
+@pytest.mark.rule("CNV-10", "CNV-31")
 def test_a_source_that_changes_is_noticed(tmp_path: Path) -> None:
     source = corpus.CLEAN["modelopt-nvfp4"]().write(tmp_path / "source")
     partial, plan = begin(request_to_convert(source, tmp_path / "out", to="torchao"))
@@ -632,7 +632,7 @@ def test_a_source_that_changes_is_noticed(tmp_path: Path) -> None:
     assert len(plan.shards) == 2
 
 
-@pytest.mark.rule("CNV-10")
+@pytest.mark.rule("CNV-33")
 def test_a_byte_that_changes_under_the_same_size_and_times_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -655,7 +655,7 @@ def test_a_byte_that_changes_under_the_same_size_and_times_is_noticed(
     assert not (partial / plan.shards[0].name).exists()
 
 
-@pytest.mark.rule("CNV-10")
+@pytest.mark.rule("CNV-10", "CNV-32")
 def test_a_shard_compares_only_the_files_that_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All files for each shard would be work that grows with the square of their number."""
     source = corpus.CLEAN["modelopt-nvfp4"]().write(tmp_path / "source")
@@ -706,7 +706,7 @@ def test_ranks_and_processes_write_the_same_bytes(exports: Any, tmp_path: Path) 
     assert len(files(tmp_path / "one")) > 4
 
 
-@pytest.mark.rule("CNV-8")
+@pytest.mark.rule("CNV-30")
 def test_the_manifest_has_a_checksum_of_each_tensor(
     exports: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -754,7 +754,7 @@ def test_a_loss_in_one_thread_leaves_no_file(tmp_path: Path) -> None:
     assert not partial_of(tmp_path / "out").exists()
 
 
-@pytest.mark.rule("CNV-15")
+@pytest.mark.rule("CNV-47")
 @pytest.mark.heavy
 def test_a_worker_that_is_killed_is_replaced(exports: Any, tmp_path: Path) -> None:
     source = exports("modelopt-nvfp4")
@@ -861,7 +861,7 @@ def test_a_cluster_writes_the_same_bytes_though_a_worker_is_killed(
     assert files(tmp_path / "many") == files(tmp_path / "one")
 
 
-@pytest.mark.rule("CNV-9", "CNV-15")
+@pytest.mark.rule("CNV-9", "CNV-61")
 @pytest.mark.release
 def test_a_scheduler_that_is_lost_stops_the_run_in_one_line(
     cluster: tuple[Any, str, list[int]], exports: Any, tmp_path: Path
@@ -942,7 +942,7 @@ def test_a_real_model_is_quantized_and_converted_back(real_model_path: Path, tmp
         assert tensors(tmp_path / f"{family}-back") == before
 
 
-@pytest.mark.rule("CNV-14")
+@pytest.mark.rule("CNV-34")
 def test_cache_scales_have_the_shape_that_the_target_loads(exports: Any, tmp_path: Path) -> None:
     """transformers refuses a scale without a dimension where compressed-tensors registers one of one number."""
     source = exports("modelopt-nvfp4-kv")
@@ -956,7 +956,7 @@ def test_cache_scales_have_the_shape_that_the_target_loads(exports: Any, tmp_pat
         assert first[old].bytes() == there[new].bytes() == back[old].bytes()
 
 
-@pytest.mark.rule("CNV-14")
+@pytest.mark.rule("CNV-34")
 def test_tensor_scales_have_the_shape_that_the_target_loads(exports: Any, tmp_path: Path) -> None:
     source = exports("modelopt-fp8")
     convert(source, tmp_path / "there", "compressed-tensors")
@@ -979,7 +979,7 @@ def test_the_head_of_tied_embeddings_stays_in_high_precision(family: str, tmp_pa
     assert [each.code for each in lint(tmp_path / "out").findings if each.severity == "error"] == []
 
 
-@pytest.mark.rule("CKP-13")
+@pytest.mark.rule("CKP-40")
 def test_a_tied_head_that_is_not_in_the_list_breaks_transformers(tmp_path: Path) -> None:
     found = {}
     for name, tied, ignore in (("listed", True, ["lm_head"]), ("own", False, []), ("tied", True, [])):

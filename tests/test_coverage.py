@@ -116,7 +116,7 @@ def test_a_dequantizer_is_judged_on_scales_of_nan():
         assert_conforms(dequantizer(1), "mxfp4", families=families, empty=False, **how)
 
 
-@pytest.mark.rule("CNF-22")
+@pytest.mark.rule("CNF-77")
 @pytest.mark.parametrize(
     "function, changes, counted",
     [

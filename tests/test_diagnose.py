@@ -294,6 +294,7 @@ def test_one_flipped_code_is_not_explained():
     assert [finding.right for finding in found.findings] == [True, True, False]
 
 
+@pytest.mark.rule("CNF-86")
 def test_what_special_values_leave_open_is_said():
     evidence = of_mistakes(NVFP4, "scale-division")
     spoiled = []

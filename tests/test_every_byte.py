@@ -60,7 +60,7 @@ def report_of(kernel, spec, names=("every-byte", "normal", "layout"), **settings
     return collected(report, done)
 
 
-@pytest.mark.rule("CNF-47")
+@pytest.mark.rule("CNF-47", "CNF-70")
 @pytest.mark.parametrize(
     "name", ["nvfp4", "nvfp4-row-scaled", "nvfp4-2d", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2", "mxint8"]
 )
@@ -104,7 +104,7 @@ def test_the_table_counts_the_bytes():
         assert int(row[3]) == case.x.size
 
 
-@pytest.mark.rule("CNF-47", "CNF-22")
+@pytest.mark.rule("CNF-22", "CNF-72")
 @pytest.mark.parametrize(("spec", "decoded"), [("nvfp4", e4m3), ("mxfp4", e8m0)])
 def test_a_right_dequantizer_conforms_and_the_verdict_counts_its_bytes(spec, decoded):
     report = report_of(dequantizer(spec, decoded), spec)
@@ -115,7 +115,7 @@ def test_a_right_dequantizer_conforms_and_the_verdict_counts_its_bytes(spec, dec
     assert not any("NaN" in what for what in report.coverage.not_judged)
 
 
-@pytest.mark.rule("CNF-47", "CNF-22")
+@pytest.mark.rule("CNF-22", "CNF-71", "CNF-72")
 def test_a_dequantizer_that_is_declared_without_nan_gets_none():
     plain = dequantizer("mxfp4", lambda byte: np.ldexp(1.0, byte - 127), specials=())
     report = report_of(plain, "mxfp4")
@@ -178,7 +178,7 @@ def test_a_byte_that_no_quantizer_writes_is_tried_and_the_mistake_is_named(name)
     assert says in report.headline, report.headline
 
 
-@pytest.mark.rule("CNF-47")
+@pytest.mark.rule("CNF-71", "CNF-70")
 def test_a_kernel_that_is_given_the_decode_scale_gets_no_amax_from_which_none_follows():
     @fp4ref.kernel(
         operation="dequantize", inputs=("data", "scales", "decode_scale", "rows", "columns"), outputs=("values",)

@@ -53,6 +53,7 @@ def few(monkeypatch):
     sweep_plan.steps_of.cache_clear()
 
 
+@pytest.mark.rule("CNF-56")
 def test_a_right_kernel_conforms_to_nvfp4_with_the_count():
     report = check(right("nvfp4"), "nvfp4")
     assert report.kind is Verdict.CONFORMS, report.first
@@ -124,6 +125,7 @@ def test_a_kernel_that_is_wrong_for_nan_only_conforms_except(few):
     assert report.headline.startswith("wrong on NaN only (")
 
 
+@pytest.mark.rule("CNF-57")
 def test_a_kernel_that_raises_is_wrong_and_time_ends_a_sweep(few):
     def raises(x):
         raise ValueError("no")
@@ -139,6 +141,15 @@ def test_a_wrong_verdict_of_a_sweep_that_time_ended_claims_no_whole_domain():
     assert report.headline == (
         "wrong: 1 code differs, 2 codes of NaN differ from nvfp4; the time of the run is over after 1,000 elements"
     )
+
+
+@pytest.mark.rule("CNF-55")
+def test_global_maxima_of_a_sweep():
+    every = 0x3F80 + np.arange(128)  # bfloat16 from 1 to below 2
+    assert sweep_plan.maxima(fp4ref.NVFP4, "bfloat16") == every.tolist()
+    assert sweep_plan.maxima(fp4ref.NVFP4, "float16") == (0x3C00 + 8 * np.arange(128)).tolist()
+    assert sweep_plan.maxima(fp4ref.NVFP4, "float32") == [0x3FCD0000]  # 1.6015625
+    assert sweep_plan.maxima(resolve("mxfp4"), "float32") == [None]
 
 
 def test_every_value_meets_every_column(few):
@@ -205,6 +216,7 @@ def test_a_part_of_a_sweep_of_float32_has_met_every_byte(spec, largest):
     assert max(seen) > 0.8
 
 
+@pytest.mark.rule("CNF-57")
 def test_an_interrupted_sweep_goes_on_where_it_ended(few, pieces, tmp_path):
     maxima = (ONE, ONE + 1)
     whole = check(right("nvfp4"), "nvfp4", maxima=maxima)
@@ -221,6 +233,7 @@ def test_an_interrupted_sweep_goes_on_where_it_ended(few, pieces, tmp_path):
     assert whole.calls > 8
 
 
+@pytest.mark.rule("CNF-57")
 def test_a_wrong_byte_of_an_earlier_run_counts(few, pieces, tmp_path):
     calls = []
     kernel = stopping(calls, {3})
@@ -235,6 +248,7 @@ def test_a_wrong_byte_of_an_earlier_run_counts(few, pieces, tmp_path):
     assert last.counts == first.counts
 
 
+@pytest.mark.rule("CNF-57")
 def test_progress_of_another_sweep_is_refused(few, pieces, tmp_path):
     path = tmp_path / "s.json"
 
@@ -242,7 +256,7 @@ def test_progress_of_another_sweep_is_refused(few, pieces, tmp_path):
         return SweepStore(path)
 
     check(stopping([], {2}), "nvfp4", store=store())
-    with pytest.raises(FileError, match=r"a sweep with another spec and dtype.*CNF-46"):
+    with pytest.raises(FileError, match=r"a sweep with another spec and dtype.*CNF-57"):
         check(stopping([], ()), "mxfp4", "float16", (None,), store=store())
     path.write_text(path.read_text().replace('"done"', '"other"'))
     with pytest.raises(FileError, match="a damaged file"):
@@ -261,6 +275,7 @@ def test_the_pace_has_the_share_and_the_time_that_is_left():
     assert pace.text(1050, 2050).endswith(", about 10 s left")
 
 
+@pytest.mark.rule("CNF-57")
 def test_progress_of_a_changed_kernel_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     package = tmp_path / "package"
@@ -285,9 +300,10 @@ def test_progress_is_kept_of_sweeps_only():
     assert (result.exit_code, "--resume is for --exhaustive" in result.output) == (2, True)
 
 
+@pytest.mark.rule("CNF-58")
 @pytest.mark.parametrize("spec", ["nvfp4-4over6", "nvfp4-2d", "nvfp4-sr", "mxfp6-e2m3"])
 def test_specifications_that_a_sweep_cannot_decide_are_refused(spec):
-    with pytest.raises(DomainError, match="CNF-46"):
+    with pytest.raises(DomainError, match="CNF-58"):
         check(right(spec), spec)
 
 
@@ -298,7 +314,7 @@ def test_the_command_takes_one_choice_of_inputs():
 
 
 @pytest.mark.slow  # a process of its own
-@pytest.mark.rule("CNF-12")
+@pytest.mark.rule("CNF-110")
 def test_the_command_writes_a_test_report_and_a_page(tmp_path):
     path, junit, page = tmp_path / "kernels.py", tmp_path / "r.xml", tmp_path / "r.html"
     path.write_text("def mx(x):\n    raise ValueError('no')\n")
@@ -309,6 +325,7 @@ def test_the_command_writes_a_test_report_and_a_page(tmp_path):
     assert "raised: ValueError: no" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.rule("CNF-56")
 @pytest.mark.release  # two minutes
 def test_the_command_writes_the_count_into_its_verdict_and_statement(tmp_path):
     path = tmp_path / "kernels.py"

@@ -89,7 +89,7 @@ def quantized(source: Path, target: Path, to: str, spec: str, **options: Any) ->
     return open_checkpoint(target).tensors
 
 
-@pytest.mark.rule("CNV-24")
+@pytest.mark.rule("CNV-24", "CNV-58")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("to", "spec"), [("modelopt", "nvfp4"), ("compressed-tensors", "mxfp4"), ("mlx", "mxfp8-e4m3")]
@@ -113,7 +113,7 @@ def test_each_expert_has_the_bytes_of_its_weight_alone(form: str, to: str, spec:
     assert [each.code for each in lint(tmp_path / "out", source=tmp_path / "in").findings] == []
 
 
-@pytest.mark.rule("CNV-24")
+@pytest.mark.rule("CNV-58")
 def test_gpt_oss_gets_its_experts_whole_and_nothing_else(tmp_path: Path) -> None:
     model = Model(turned=True, alternate=True)
     found = quantized(model.export.write(tmp_path / "in"), tmp_path / "out", "gpt-oss", "mxfp4")

@@ -34,7 +34,7 @@ def golden(case):
         return quantize(case.x, case.spec, case.direction, case.amax, case.random_bits)
 
 
-@pytest.mark.rule("CNF-7")
+@pytest.mark.rule("CNF-7", "CNF-103")
 @pytest.mark.parametrize("spec", [NVFP4, fp4ref.MXFP8_E5M2, STOCHASTIC], ids=lambda spec: spec.name)
 def test_cases_have_names_and_are_the_same_every_time(spec):
     once, again = found(spec), found(spec)

@@ -40,7 +40,7 @@ def tried(spec, multiple, direction="row", dtypes=("bfloat16",)):
 
 
 @pytest.mark.slow
-@pytest.mark.rule("CNF-19")
+@pytest.mark.rule("CNF-19", "CNF-104")
 @pytest.mark.parametrize(  # by default, each specification in one direction
     "spec, direction",
     [

@@ -166,6 +166,7 @@ def test_biases_of_a_llama_are_reordered_too(tmp_path: Path) -> None:
     assert found.bytes() == interleaved(bias[:, None], 4).tobytes()
 
 
+@pytest.mark.rule("CNV-38")
 def test_norms_and_routers_become_float32_and_matrices_do_not(tmp_path: Path) -> None:
     export = mixture()
     found = written(export, tmp_path).tensors
@@ -179,6 +180,7 @@ def test_norms_and_routers_become_float32_and_matrices_do_not(tmp_path: Path) ->
     assert found["token_embd.weight"].dtype == "BF16"
 
 
+@pytest.mark.rule("CNV-37")
 def test_experts_are_stacked_with_a_scale_each(tmp_path: Path) -> None:
     export = mixture()
     found = written(export, tmp_path).tensors
@@ -196,6 +198,7 @@ def test_experts_are_stacked_with_a_scale_each(tmp_path: Path) -> None:
         assert found[f"blk.0.ffn_{last}_exps.scale"].bytes() == scales.tobytes()
 
 
+@pytest.mark.rule("CNV-41")
 def test_a_missing_expert_is_refused(tmp_path: Path) -> None:
     export = mixture()
     for suffix in ("weight", "weight_scale", "weight_scale_2", "input_scale"):
@@ -204,6 +207,7 @@ def test_a_missing_expert_is_refused(tmp_path: Path) -> None:
         written(export, tmp_path)
 
 
+@pytest.mark.rule("CNV-41")
 def test_an_expert_in_another_form_is_refused(tmp_path: Path) -> None:
     export = mixture()
     for suffix in ("weight_scale", "weight_scale_2", "input_scale"):
@@ -229,6 +233,7 @@ def test_gate_and_up_of_gpt_oss_are_two_tensors(tmp_path: Path) -> None:
     assert found["blk.0.attn_sinks.weight"].bytes() == struct.pack("<4f", 1, 2, -2, 0.25)
 
 
+@pytest.mark.rule("CNV-42", "CNV-39")
 @pytest.mark.parametrize("make", [lambda: of_type("modelopt-nvfp4", "llama"), mixture, gpt_oss])
 @pytest.mark.parametrize("shard_bytes", [50_000, 5_000_000])
 def test_the_way_back_gives_every_byte(make: Any, shard_bytes: int, tmp_path: Path) -> None:
@@ -314,6 +319,7 @@ def test_factors_of_a_llama3_rotation(tmp_path: Path) -> None:
     assert "rope_freqs.weight" not in open_checkpoint(tmp_path / "back").tensors
 
 
+@pytest.mark.rule("CNV-40")
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -341,6 +347,7 @@ def test_a_model_that_llama_cpp_would_read_otherwise_keeps_its_names(
     assert "model.layers.0.self_attn.q_proj.weight" in open_checkpoint(tmp_path / "gguf").tensors
 
 
+@pytest.mark.rule("CNV-40")
 def test_a_router_that_does_not_normalize_is_no_model_of_llama_cpp() -> None:
     export = mixture()
     assert why_not(export.config) == ""
@@ -349,6 +356,7 @@ def test_a_router_that_does_not_normalize_is_no_model_of_llama_cpp() -> None:
     assert why_not(None) == "there is no config.json"
 
 
+@pytest.mark.rule("CNV-41")
 def test_a_tensor_without_a_name_is_refused(tmp_path: Path) -> None:
     export = of_type("modelopt-nvfp4", "llama")
     export.put("model.layers.0.self_attn.q_norm.weight", "BF16", np.zeros(32))
@@ -357,11 +365,13 @@ def test_a_tensor_without_a_name_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "gguf").exists()
 
 
+@pytest.mark.rule("CNV-41")
 def test_rows_that_are_no_whole_heads_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DomainError, match="q_proj.weight with 128 rows"):
         written(of_type("modelopt-nvfp4", "llama", num_attention_heads=3, head_dim=32), tmp_path)
 
 
+@pytest.mark.rule("CNV-39")
 def test_a_source_in_high_precision_becomes_a_named_gguf(tmp_path: Path) -> None:
     """Quantizing on the way gives the same bytes as quantizing first: rows move whole."""
     export = of_type("source", "llama")
@@ -379,6 +389,7 @@ def test_a_source_in_high_precision_becomes_a_named_gguf(tmp_path: Path) -> None
         assert one[f"blk.0.{last}.weight"].bytes() == two[f"blk.0.{last}.weight"].bytes()
 
 
+@pytest.mark.rule("CNV-42")
 def test_lint_compares_such_a_gguf_with_its_source(tmp_path: Path) -> None:
     export, source = of_type("source", "llama"), tmp_path / "source"
     export.write(source)
@@ -397,6 +408,7 @@ def test_lint_compares_such_a_gguf_with_its_source(tmp_path: Path) -> None:
     assert "model.layers.0.self_attn.q_proj" in found.message
 
 
+@pytest.mark.rule("CNV-42")
 @given(begin=st.integers(0, 128 * 72), count=st.integers(0, 700))
 def test_a_view_gives_any_part(begin: int, count: int, views: Any) -> None:
     tensor = views("model.layers.0.self_attn.q_proj.weight")
@@ -422,6 +434,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return lambda name: tensors[name]
 
 
+@pytest.mark.rule("CNV-42")
 def test_a_norm_that_somebody_changed_is_not_rounded(tmp_path: Path) -> None:
     checkpoint = written(of_type("modelopt-nvfp4", "llama"), tmp_path)
     tensor = checkpoint.tensors["output_norm.weight"]
@@ -432,6 +445,7 @@ def test_a_norm_that_somebody_changed_is_not_rounded(tmp_path: Path) -> None:
         convert(tmp_path / "gguf", tmp_path / "back", "modelopt")
 
 
+@pytest.mark.rule("CNV-40")
 @pytest.mark.parametrize("heads", ["0", "3", "x", "99999999999999999999"])
 def test_numbers_of_heads_that_cannot_be_true_leave_the_names(heads: str, tmp_path: Path) -> None:
     checkpoint = written(of_type("modelopt-nvfp4", "llama"), tmp_path)

@@ -87,6 +87,7 @@ def changed(tokenizer: dict[str, Any], *path: Any, to: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.rule("CNV-43")
 def test_a_byte_level_vocabulary(tmp_path: Path) -> None:
     settings = {"eos_token": "<|end|>", "pad_token": {"content": "<|end|>"}, "chat_template": "hello"}
     assert of(tmp_path, BYTES, settings) == Vocabulary(
@@ -103,6 +104,7 @@ def test_a_byte_level_vocabulary(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.rule("CNV-44")
 def test_pieces_get_scores_in_the_order_of_their_merges(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("from a file")
     assert of(tmp_path, PIECES, {"unk_token": "<unk>", "chat_template": "from settings"}) == Vocabulary(
@@ -144,6 +146,7 @@ def test_the_division_that_is_built_in(tmp_path: Path) -> None:
     assert found.pre == "gpt-2"
 
 
+@pytest.mark.rule("CNV-46")
 @pytest.mark.parametrize(("scheme", "prefix"), [("first", True), ("always", True), ("never", False)])
 def test_spaces_of_pieces(scheme: str, prefix: bool, tmp_path: Path) -> None:
     space = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": False}
@@ -153,6 +156,7 @@ def test_spaces_of_pieces(scheme: str, prefix: bool, tmp_path: Path) -> None:
     assert bool(found.remarks) is prefix
 
 
+@pytest.mark.rule("CNV-45")
 def test_special_tokens_around_a_text_are_those_of_the_template(tmp_path: Path) -> None:
     tokenizer = changed(BYTES, "post_processor", to=template("<|end|>", "A", "<tool>"))
     found = of(tmp_path, tokenizer, {"bos_token": "<tool>", "add_bos_token": False})

@@ -37,7 +37,7 @@ def good(x):
     return parts(x)
 
 
-@pytest.mark.rule("CNF-29")
+@pytest.mark.rule("CNF-53", "CNF-52")
 def test_a_right_kernel_conforms_and_the_basis_names_the_sizes():
     report = check(good)
     assert report.kind is Verdict.CONFORMS
@@ -86,7 +86,7 @@ def repeats_rows(x):
     return data, scales, amax
 
 
-@pytest.mark.rule("CNF-29")
+@pytest.mark.rule("CNF-29", "CNF-52", "CNF-53")
 @pytest.mark.parametrize(("function", "row"), [(wraps, ROW), (stops, ROW), (repeats_rows, ROW + 1)])
 def test_a_mistake_past_a_size_is_found_where_it_begins(function, row):
     report = check(function, sizes=SIZES[1:])
@@ -102,7 +102,7 @@ def test_a_mistake_past_a_size_is_found_where_it_begins(function, row):
     assert any(found["samples"].values())
 
 
-@pytest.mark.rule("CNF-29")
+@pytest.mark.rule("CNF-29", "CNF-52")
 def test_what_only_the_end_shows():
     report = check(loses_the_last_rows)
     assert [case.results["data"]["row"] for case in report.cases] == [case.rows - 8 for case in report.cases]
@@ -111,7 +111,7 @@ def test_what_only_the_end_shows():
     assert "differs in amax: 2 of 4 bytes" in "\n".join(report.cases[0].lines)
 
 
-@pytest.mark.rule("CNF-29", "CNF-8")
+@pytest.mark.rule("CNF-29", "CNF-8", "CNF-52")
 @pytest.mark.parametrize(
     ("spec", "settings"),
     [
@@ -153,7 +153,7 @@ def test_specs_directions_and_layouts_repeat(spec, settings):
     assert wrong.results["data"]["row"] == wrong.rows - (1 if declared.direction == "row" else 8 // bits)
 
 
-@pytest.mark.rule("CNF-29", "CNF-9")
+@pytest.mark.rule("CNF-9", "CNF-53")
 def test_memory_buffers_and_errors():
     report = check(good, memory=1 << 20)
     assert report.kind is Verdict.INCOMPLETE
@@ -184,7 +184,7 @@ def test_memory_buffers_and_errors():
     assert check(lazy).kind is Verdict.WRONG
 
 
-@pytest.mark.rule("CNF-29")
+@pytest.mark.rule("CNF-29", "CNF-54")
 @pytest.mark.parametrize(
     ("settings", "spec", "message"),
     [
@@ -294,7 +294,7 @@ def test_the_command(here, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.rule("CNF-29")
+@pytest.mark.rule("CNF-52")
 def test_arrays_of_torch_are_compared_where_they_are():
     pytest.importorskip("torch")
 
@@ -309,7 +309,7 @@ def test_arrays_of_torch_are_compared_where_they_are():
 
 
 @pytest.mark.gpu
-@pytest.mark.rule("CNF-29")
+@pytest.mark.rule("CNF-51")
 def test_past_2_to_the_31_on_a_device(here):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
@@ -320,7 +320,7 @@ def test_past_2_to_the_31_on_a_device(here):
 
 
 @pytest.mark.gpu
-@pytest.mark.rule("CNF-29")
+@pytest.mark.rule("CNF-51", "CNF-53")
 def test_a_mistake_past_2_to_the_31_bytes_is_found_where_it_begins_on_a_device(here):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():

@@ -145,7 +145,7 @@ FILES = (
 
 
 @pytest.mark.heavy  # starts nineteen commands
-@pytest.mark.rule("CNF-12")
+@pytest.mark.rule("CNF-111", "CNF-110")
 @pytest.mark.slow
 def test_a_console_with_a_code_page_gets_text_and_whole_files(tmp_path):
     """Python's own encoding is cp1252 as well, as it is on Windows: a file without an encoding of its own breaks."""
@@ -294,7 +294,7 @@ def right(x):
 ENDED = RunOptions(ends=SIGNALS)
 
 
-@pytest.mark.rule("CNF-48", "CNF-29")
+@pytest.mark.rule("CNF-48", "CNF-53")
 def test_a_huge_run_that_a_signal_ends_has_a_report():
     how = KeyboardInterrupt()
 
@@ -335,7 +335,7 @@ def test_a_kernel_that_draws_is_judged_by_the_calls_that_were_made():
     assert endless.cut is None  # the usual end of an endless run
 
 
-@pytest.mark.rule("CNF-48", "CNF-14")
+@pytest.mark.rule("CNF-14", "CNF-96")
 def test_repetitions_that_a_signal_ends_leave_the_first_outcomes():
     cases = [case for case in families.cases(fp4ref.NVFP4) if case.family == "ragged"][:3]
     options = RunOptions(ends=SIGNALS, repeat=1)
@@ -347,7 +347,7 @@ def test_repetitions_that_a_signal_ends_leave_the_first_outcomes():
     assert all(outcome.finding is None and outcome.data is not None for outcome in found)
 
 
-@pytest.mark.rule("CNF-48", "CNF-10")
+@pytest.mark.rule("CNF-10", "CNF-96")
 @pytest.mark.parametrize(("how", "status"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
 def test_a_signal_in_the_diagnosis_costs_the_diagnosis(how, status, monkeypatch):
     def diagnosis(*_):

@@ -282,7 +282,7 @@ def test_a_crash_is_a_finding(compiled):
         assert_conforms(subject, "mxfp4", families=["normal"])
 
 
-@pytest.mark.rule("CNF-16")
+@pytest.mark.rule("CNF-100")
 def test_a_status_is_a_finding_unless_it_means_success(compiled):
     text = finding(report(compiled, "refuses", families=["ragged"]))
     assert "raised in 19 of 22: the function returned 7, success is 0" in text
@@ -291,7 +291,7 @@ def test_a_status_is_a_finding_unless_it_means_success(compiled):
     assert "the function returned 0, success is 1" in text
 
 
-@pytest.mark.rule("CNF-16")
+@pytest.mark.rule("CNF-99")
 def test_a_workspace_has_guards(compiled):
     listed = [*FIVE["arguments"], {"workspace": "rows"}]
     found = finding(report(compiled, "work_past_the_end", changed(arguments=listed), families=["normal"]))
@@ -378,7 +378,7 @@ def test_libraries_that_do_not_load(compiled):
         library("libmine.so", signature, fp4ref.MXFP4)
 
 
-@pytest.mark.rule("CNF-39")
+@pytest.mark.rule("CNF-101")
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -275,7 +275,7 @@ def test_rows_of_one_byte(tmp_path: Path) -> None:
     assert coded(written(tmp_path / "b", "deepseek-fp8", filled)) == {"unwritten": {f"{UP}.weight"}}
 
 
-@pytest.mark.rule("CKP-24")
+@pytest.mark.rule("CKP-50")
 def test_pairs_of_bytes_that_are_exchanged_are_no_nibbles(tmp_path: Path) -> None:
     def exchange(export: Any) -> None:
         array = export.array(f"{UP}.weight").view(np.uint8)
@@ -306,7 +306,7 @@ def test_zeros_among_scales_that_are_another_layout_s_padding(tmp_path: Path) ->
     assert "tiled_128x4" in found.message
 
 
-@pytest.mark.rule("CKP-24")
+@pytest.mark.rule("CKP-50")
 def test_one_wrong_element_where_no_specification_gives_the_bytes(tmp_path: Path) -> None:
     """The source is not what the export was made of, bit for bit; every element but one is the nearest to it."""
     folder = written(tmp_path / "clean", "compressed-nvfp4")

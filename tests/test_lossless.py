@@ -129,7 +129,7 @@ def test_block_fp8_needs_the_exponents_of_a_square() -> None:
         target_of(fp4ref.profiles["nvfp4-row-scaled"])
 
 
-@pytest.mark.rule("CNV-18")
+@pytest.mark.rule("CNV-48")
 def test_the_witness_is_the_first_block_that_is_not_exact() -> None:
     good, low, high = [1.0] * 32, [6.0, 0.5] * 16, [6.0, 4.0] * 16
     scales, target = [[0x38] * 2, [0x39] * 2, [0x39] * 2], target_of(fp4ref.profiles["mxfp4"])  # 1 and 9/8
@@ -154,7 +154,7 @@ def test_the_command_names_what_is_exact(tmp_path: Any) -> None:
     assert (same.exit_code, same.stdout.splitlines()[-1]) == (0, "1 of 1 weights are exactly mxfp4")
 
 
-@pytest.mark.rule("CNV-18")
+@pytest.mark.rule("CNV-49")
 def test_a_second_quantization_moves_scales_without_values(tmp_path: Any) -> None:
     """MXFP8 is not idempotent in bytes: a block without an element near the largest gets a smaller scale."""
     e4m3 = {0.0: 0x00, 1.0: 0x38, 256.0: 0x78}
@@ -176,7 +176,7 @@ def test_a_second_quantization_moves_scales_without_values(tmp_path: Any) -> Non
     assert "exact; its quantizer changes values of 0 blocks and the scale of 1, the first at row 1, column 32" in text
 
 
-@pytest.mark.rule("CNV-18")
+@pytest.mark.rule("CNV-49")
 def test_a_second_quantization_moves_values_that_a_coarser_scale_does_not_have() -> None:
     codes = weight([[4.0] * 31 + [0.5], [6.0] * 31 + [3.0]], [[127], [127]], "e8m0")
     verdict = judge(codes, target_of(fp4ref.profiles["nvfp4"]))

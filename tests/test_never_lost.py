@@ -121,7 +121,7 @@ def gemm(a_data, rows, columns):
 """
 
 
-@pytest.mark.rule("CNF-10", "CNF-11")
+@pytest.mark.rule("CNF-10", "CNF-11", "CNF-69")
 def test_a_broken_diagnosis_of_a_dump_costs_the_diagnosis_only(tmp_path, monkeypatch):
     path, junit, page = write_wrong(tmp_path / "d.npz"), tmp_path / "r.xml", tmp_path / "r.html"
     healthy = json.loads(run("verify", path, "--json", "--no-diagnosis").stdout)
@@ -167,7 +167,7 @@ def test_broken_profiles_pictures_and_intermediates_cost_themselves_only(tmp_pat
     assert record["internal_errors"][-1]["part"] == "choice of tensors to show"
 
 
-@pytest.mark.rule("CNF-10")
+@pytest.mark.rule("CNF-10", "CNF-69")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("operation", "family", "module", "name"),
@@ -272,7 +272,7 @@ def test_an_unexpected_exception_has_a_status_of_its_own(tmp_path, monkeypatch):
     assert "in broken" in run("verify", tmp_path / "d.npz").stderr
 
 
-@pytest.mark.rule("CNF-11")
+@pytest.mark.rule("CNF-109")
 def test_a_file_that_fails_does_not_end_the_others(tmp_path, monkeypatch):
     junit, real = tmp_path / "r.xml", verifying._compared
     write_wrong(tmp_path / "a.npz", name="right")
@@ -371,7 +371,7 @@ COMMANDS = (
 )
 
 
-@pytest.mark.rule("CNF-12")
+@pytest.mark.rule("CNF-111")
 @pytest.mark.slow
 @pytest.mark.usefixtures("rules_read_once")
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -680,7 +680,7 @@ def whole_run(tmp_path, text, spec, *options):
     return printed, json.loads(found.stdout), {kind: path.read_text() for kind, path in outputs.items()}
 
 
-@pytest.mark.rule("CNF-10", "CNF-11", "CNF-22")
+@pytest.mark.rule("CNF-11", "CNF-22", "CNF-68", "CNF-69")
 @pytest.mark.parametrize(
     ("text", "spec", "options", "kind", "status"),
     [
@@ -713,7 +713,7 @@ def test_an_error_in_one_check_leaves_every_other_verdict(tmp_path, text, spec, 
     assert "broken on purpose" in json.dumps(json.loads(files["statement"])["found"]["coverage"])
 
 
-@pytest.mark.rule("CNF-10", "CNF-11")
+@pytest.mark.rule("CNF-11", "CNF-68", "CNF-69")
 @pytest.mark.parametrize("place", ["judge.cases.compare_direction", "judge.cases.at_fault", "run.runner.golden"])
 def test_errors_in_all_checks_lose_no_output(tmp_path, monkeypatch, place) -> None:
     monkeypatch.setattr(f"fp4ref.conformance.{place}", broken)
@@ -725,7 +725,7 @@ def test_errors_in_all_checks_lose_no_output(tmp_path, monkeypatch, place) -> No
     assert json.loads(files["statement"])["found"]["conforms"] is False
 
 
-@pytest.mark.rule("CNF-10")
+@pytest.mark.rule("CNF-68")
 @pytest.mark.parametrize("place", ["product_runs.judge", "stochastic_kernel.judge_stochastic"])
 def test_errors_in_all_checks_of_other_kernels_lose_no_output(tmp_path, monkeypatch, place) -> None:
     monkeypatch.setattr(f"fp4ref.conformance.verdict.{place}", broken)

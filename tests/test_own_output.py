@@ -62,7 +62,7 @@ def test_what_is_written_is_not_blamed(export: str, tmp_path: Path) -> None:
     assert written > 1
 
 
-@pytest.mark.rule("CNV-14")
+@pytest.mark.rule("CNV-14", "CNV-35")
 def test_a_conversion_says_what_a_loader_lacks(tmp_path: Path) -> None:
     """Input scales of some weights; a module whose name has an excluded one in it."""
     export = corpus.CLEAN["modelopt-nvfp4"]()

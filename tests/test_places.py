@@ -13,6 +13,8 @@ from fp4ref.conformance.diagnosis.diagnose import diagnose
 from fp4ref.conformance.diagnosis.displaced import displaced
 from fp4ref.conformance.diagnosis.evidence import Item
 from fp4ref.conformance.diagnosis.explanations import report_lines, verdict
+from fp4ref.conformance.diagnosis.likely_place import confined
+from fp4ref.conformance.diagnosis.measured.near import nearness
 from fp4ref.conformance.diagnosis.place_learning import joined, learn, likeliest, roundest
 from fp4ref.conformance.diagnosis.placed import PlacedSearch
 from fp4ref.conformance.diagnosis.support import supported
@@ -48,7 +50,7 @@ def labelled(inside, **settings):
     return joined(samples)
 
 
-@pytest.mark.rule("CNF-26")
+@pytest.mark.rule("CNF-26", "CNF-91")
 @pytest.mark.parametrize(
     "inside, text",
     [
@@ -131,7 +133,7 @@ def test_tensors_of_more_than_two_dimensions():
     assert learn(joined(samples)).text == "in tensors of more than two dimensions only"
 
 
-@pytest.mark.rule("CNF-26", "CNF-42")
+@pytest.mark.rule("CNF-26", "CNF-42", "CNF-59")
 def test_everywhere_is_a_place_and_chance_is_none():
     rng = np.random.default_rng(5)
     assert learn(labelled(lambda u: np.ones(u.row.shape, bool))) is EVERYWHERE
@@ -149,11 +151,45 @@ def test_a_single_row_is_a_place_only_where_its_description_is_short(row, claime
     assert (learn(given) is not None) == claimed
 
 
-@pytest.mark.rule("CNF-44")
+@pytest.mark.rule("CNF-59")
 def test_where_most_of_a_place_is_right_it_is_found_still():
     rng = np.random.default_rng(6)
     given = labelled(lambda u: (u.row % 128 == 127) & (rng.random(u.row.shape) < 0.5))
     assert likeliest(given, about_tensor=False).text == "where row % 128 == 127"
+
+
+@pytest.mark.rule("CNF-60")
+def test_a_right_tensor_refutes_a_place_of_what_nothing_explains():
+    case = next(iter(cases(NVFP4, families=["normal"], directions=["row"], dtypes=["float32"])))
+    seen = [(replace(case, x=np.ones((64, 64), np.float32)), np.indices((64, 4))[0] >= 60)]
+    assert confined(seen, 16).text == "in the last group of 4 rows"
+    right = replace(case, x=np.ones((32, 64), np.float32)), np.zeros((32, 4), bool)  # it has such rows as well
+    assert confined([*seen, right], 16).text == "in rows from 60 on"
+
+
+@pytest.mark.rule("CNF-65")
+def test_two_blocks_have_no_place():
+    case = next(iter(cases(NVFP4, families=["normal"], directions=["row"], dtypes=["float32"])))
+    wrong = np.zeros((128, 16), bool)
+    for count, place in ((2, ""), (3, "in the last row")):
+        wrong[127, :count] = True
+        assert confined([(replace(case, x=np.ones((128, 256), np.float32)), wrong)], 16).text == place
+
+
+@pytest.mark.rule("CNF-61")
+def test_all_that_differs_is_beside_a_boundary():
+    x = np.zeros((4, 64), np.float32)
+    x[:, 0], x[:, 1:5], x[:, 5] = 6, np.nextafter(np.float32(2.5), np.float32(3)), 4.4
+    case = replace(next(iter(cases(NVFP4, families=["normal"], directions=["row"], dtypes=["float32"]))), x=x)
+    made = quantize(x, NVFP4)
+    codes = packing.unpack(made.data, 64, NVFP4.element.format)
+    codes[:, 1:5] -= 1
+    for amid, said in ((0, "codes differ only where a scaled element is within 1 steps of float32"), (1, "")):
+        codes[0, 5] ^= amid
+        data = packing.pack(codes, NVFP4.element.format)
+        found = nearness([Item(case, made._replace(data=data), NVFP4, layout("linear"))])
+        assert found.startswith(said)
+        assert bool(found) == bool(said)
 
 
 def test_the_roundest_number():
@@ -307,6 +343,14 @@ def test_two_mistakes_have_a_place_each():
 
 
 @pytest.mark.slow
+@pytest.mark.rule("CNF-92")
+def test_a_mistake_everywhere_is_named_without_a_size():
+    evidence = merged(lambda case, row, column: True, ("element-away",), ("bfloat16",))
+    first = diagnose(NVFP4, "linear", evidence).explanations[0]
+    assert (first.names, first.place) == (("element-away",), "")
+
+
+@pytest.mark.slow
 @pytest.mark.rule("CNF-44")
 def test_where_nothing_explains_the_place_is_said():
     rng = np.random.default_rng(9)
@@ -340,7 +384,7 @@ def test_bytes_of_a_large_tensor_may_be_those_of_another_row():
 
 
 @pytest.mark.slow
-@pytest.mark.rule("CNF-28")
+@pytest.mark.rule("CNF-89")
 def test_scales_in_the_padding_are_not_called_missing():
     """The four groups of 32 rows of a tile, the last first, seen in tensors of few rows."""
     evidence = []

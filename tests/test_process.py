@@ -135,7 +135,7 @@ def all_end(found: list[int]) -> bool:
 # Processes end
 
 
-@pytest.mark.rule("CNF-13")
+@pytest.mark.rule("CNF-95")
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 @pytest.mark.parametrize(
     "number",
@@ -155,7 +155,7 @@ def test_nothing_outlives_a_judge_that_ends_by_a_signal(here, number):
     assert all_end(found)
 
 
-@pytest.mark.rule("CNF-13")
+@pytest.mark.rule("CNF-95")
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_nothing_outlives_a_run(here):
     status, text, _ = verify("started")
@@ -177,7 +177,7 @@ def test_a_judge_that_ends_while_the_kernel_is_loaded(here):
 # Time
 
 
-@pytest.mark.rule("CNF-37")
+@pytest.mark.rule("CNF-37", "CNF-74")
 def test_only_the_first_call_may_compile(here):
     status, text, _ = verify("compiles", "--timeout", "1", "--start-timeout", "20")
     assert status == 0, text
@@ -188,7 +188,7 @@ def test_only_the_first_call_may_compile(here):
 
 
 @pytest.mark.heavy  # three runs, two of them with hangs
-@pytest.mark.rule("CNF-37")
+@pytest.mark.rule("CNF-37", "CNF-74", "CNF-75")
 def test_a_hang_costs_one_timeout(here):
     *_, usual = verify("good")
     status, text, took = verify("hangs", "--timeout", "1", "--start-timeout", "2")
@@ -238,7 +238,7 @@ def asked(monkeypatch, waited, limit, left=math.inf):
     return getattr(found, "text", found)
 
 
-@pytest.mark.rule("CNF-37", "CNF-38")
+@pytest.mark.rule("CNF-37", "CNF-38", "CNF-73")
 def test_waiting_for_a_processor_is_no_hang(monkeypatch):
     assert asked(monkeypatch, [0.5], 0.1) == ({"number": 1}, {})
     assert asked(monkeypatch, [0.0], 0.1) == "no result after 0.1 s"
@@ -251,7 +251,7 @@ def test_waiting_for_a_processor_is_no_hang(monkeypatch):
     assert asked(monkeypatch, [0.5], 0.1, left=0.1).startswith("no result after 0.1 s")
 
 
-@pytest.mark.rule("CNF-37")
+@pytest.mark.rule("CNF-73")
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system counts no waits")
 def test_waits_are_counted():
     found = waiting.counts_of(os.getpid(), family=False)
@@ -306,7 +306,7 @@ def test_the_process_has_the_same_copy_of_fp4ref(here, tmp_path):
 # Imports
 
 
-@pytest.mark.rule("CNF-15")
+@pytest.mark.rule("CNF-15", "CNF-98")
 @pytest.mark.parametrize(
     "target",
     [

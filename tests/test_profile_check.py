@@ -56,7 +56,7 @@ def check(tmp_path):
         fp4ref.profiles.forget("checked.mxfp4")
 
 
-@pytest.mark.rule("PRO-5")
+@pytest.mark.rule("PRO-5", "PRO-10")
 def test_equal_cases_by_family_and_type(check):
     result = check("checked.mxfp4", "right")  # its file registers the profile
     assert result.exit_code == 0, result.output
@@ -66,7 +66,7 @@ def test_equal_cases_by_family_and_type(check):
     assert len(rows[0]) == 4
 
 
-@pytest.mark.rule("PRO-6", "PRO-7")
+@pytest.mark.rule("PRO-6", "PRO-7", "PRO-10")
 def test_the_smallest_difference_and_its_field(check):
     result = check("mxfp4", "away", "--json")
     assert result.exit_code == 1, result.output

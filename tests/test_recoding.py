@@ -143,7 +143,7 @@ def codes_from(rng: Any, rows: int, columns: int, magnitudes: list[int]) -> Any:
 ALL = [0, 1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.rule("CNV-21", "CNV-22", "THM-4", "THM-5")
+@pytest.mark.rule("CNV-21", "CNV-22", "THM-4", "THM-5", "CNV-52")
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     ("magnitudes", "span", "exact"),
@@ -187,7 +187,7 @@ def test_mxfp4_becomes_nvfp4_byte_for_byte(
     assert "every value is the same" in result.output
 
 
-@pytest.mark.rule("CNV-21", "CNV-22", "THM-6")
+@pytest.mark.rule("CNV-21", "CNV-22", "THM-6", "CNV-52")
 @pytest.mark.parametrize("seed", range(3))
 def test_nvfp4_becomes_mxfp4_byte_for_byte(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -224,7 +224,7 @@ def test_nvfp4_becomes_mxfp4_byte_for_byte(tmp_path: Path, seed: int) -> None:
     assert found["m.down_proj_scales"] == bytes(grid)
 
 
-@pytest.mark.rule("CNV-22", "CNV-23", "THM-12")
+@pytest.mark.rule("CNV-22", "CNV-23", "THM-12", "CNV-53")
 @pytest.mark.parametrize(("span", "exact"), [(14, True), (15, False)])
 def test_mxfp4_becomes_block_fp8_byte_for_byte(tmp_path: Path, span: int, exact: bool) -> None:
     rng = np.random.default_rng(span)
@@ -249,7 +249,7 @@ def test_mxfp4_becomes_block_fp8_byte_for_byte(tmp_path: Path, span: int, exact:
     assert config["quantization_config"]["weight_block_size"] == [128, 128]
 
 
-@pytest.mark.rule("CNV-21")
+@pytest.mark.rule("CNV-50")
 def test_members_of_a_fused_set_get_one_global_scale_or_are_refused(tmp_path: Path) -> None:
     def member(low: int, high: int) -> tuple[Any, Any]:
         return np.resize(np.array(ALL, np.uint8), (2, 32)), np.array([[low], [high]])

@@ -111,7 +111,7 @@ def test_every_family_of_inputs_is_recorded():
         assert finite - missing <= kinds, config
 
 
-@pytest.mark.rule("PRO-1", "PRO-2")
+@pytest.mark.rule("PRO-1", "PRO-2", "PRO-12")
 def test_what_is_recorded_is_claimed_for_finite_inputs():
     recorded = {profile(config) for config in CONFIGS}
     for name, promise in PROMISES.items():

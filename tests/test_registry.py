@@ -76,7 +76,7 @@ def test_a_backend_that_does_not_serve_the_spec() -> None:
         fp4ref.dequantize(q, backend="picky")
 
 
-@pytest.mark.rule("CNF-5")
+@pytest.mark.rule("CNF-5", "CNF-84")
 def test_no_backend_for_a_device_names_every_reason() -> None:
     with pytest.raises(BackendError, match="numpy: an array on rocm, not on cpu"):
         registry.choose(Call("quantize", fp4ref.NVFP4, device="rocm"), None)
@@ -93,7 +93,7 @@ def vendor() -> Iterator[None]:
     fp4ref.LAYOUTS.forget(VENDOR.name)
 
 
-@pytest.mark.rule("CNF-5", "LAY-7")
+@pytest.mark.rule("CNF-5", "LAY-7", "CNF-84")
 @pytest.mark.usefixtures("vendor")
 def test_a_layout_that_a_backend_does_not_declare_is_never_handed_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Call] = []

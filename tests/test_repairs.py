@@ -69,7 +69,7 @@ def repaired(command: str, target: Path) -> Path:
     return target
 
 
-@pytest.mark.rule("CNV-11")
+@pytest.mark.rule("CNV-54")
 @pytest.mark.parametrize("name", named([each for each in DEFECTS if each not in LOST], QUICK))
 def test_the_printed_command_repairs_a_defect(name: str, tmp_path: Path) -> None:
     defect = DEFECTS[name]
@@ -83,7 +83,7 @@ def test_the_printed_command_repairs_a_defect(name: str, tmp_path: Path) -> None
         assert tensors(mended) == tensors(clean.write(tmp_path / "clean"))
 
 
-@pytest.mark.rule("CNV-11")
+@pytest.mark.rule("CNV-54")
 @pytest.mark.parametrize("name", named(LOST, ("scale-nan:nan_in_a_scale", "scale-nan:nan_tensor_scale")))
 def test_no_command_is_printed_for_what_is_lost(name: str, tmp_path: Path) -> None:
     export = corpus.CLEAN[DEFECTS[name].base]()
@@ -128,7 +128,7 @@ def test_a_vendors_repair_mends_what_its_code_names(tmp_path: Path) -> None:
     assert tensors(tmp_path / "mended") == tensors(export.write(tmp_path / "expected"))
 
 
-@pytest.mark.rule("CNV-11")
+@pytest.mark.rule("CNV-54")
 def test_a_command_repairs_what_else_would_refuse_it(tmp_path: Path) -> None:
     """A stray scale makes every conversion fail, also one that repairs another finding."""
     export = corpus.CLEAN["modelopt-nvfp4"]()
@@ -142,7 +142,7 @@ def test_a_command_repairs_what_else_would_refuse_it(tmp_path: Path) -> None:
     assert failures(repaired(found["scale-nan"], tmp_path / "mended")) == []
 
 
-@pytest.mark.rule("CNV-11")
+@pytest.mark.rule("CNV-54")
 def test_a_chosen_convention_is_part_of_the_command(tmp_path: Path) -> None:
     export = corpus.CLEAN["modelopt-nvfp4"]()
     nan_above_zeros(export)

@@ -27,7 +27,7 @@ def good(x):
     return q.row.data, q.row.scales, q.row.amax
 
 
-@pytest.mark.rule("CNF-14")
+@pytest.mark.rule("CNF-67")
 def test_a_call_that_changes_what_an_earlier_one_returned():
     buffers: dict[tuple[int, ...], tuple[np.ndarray, ...]] = {}
 
@@ -195,7 +195,7 @@ def test_what_a_difference_is_called(answers, device, found):
     assert [None if each.finding is None else each.finding.kind for each in outcomes] == found
 
 
-@pytest.mark.rule("CNF-14")
+@pytest.mark.rule("CNF-67")
 @pytest.mark.rule("LAY-2")
 @pytest.mark.parametrize(("unit", "found"), [(0, FindingKind.UNSTABLE), (3, None)])
 def test_bytes_that_the_layout_leaves_open_may_differ_when_a_call_is_made_again(unit, found):
@@ -213,7 +213,7 @@ def test_bytes_that_the_layout_leaves_open_may_differ_when_a_call_is_made_again(
     assert (outcome.finding and outcome.finding.kind) == found
 
 
-@pytest.mark.rule("CNF-14")
+@pytest.mark.rule("CNF-66")
 @pytest.mark.parametrize("arrays", ["numpy", "torch"])
 @pytest.mark.parametrize("takes_stream", [True, False])
 def test_inputs_of_calls_on_streams_are_written_by_their_own_stream(arrays, takes_stream, monkeypatch):
@@ -247,7 +247,7 @@ def test_inputs_of_calls_on_streams_are_written_by_their_own_stream(arrays, take
 
 
 @pytest.mark.gpu
-@pytest.mark.rule("CNF-14")
+@pytest.mark.rule("CNF-66")
 def test_calls_on_streams_that_share_a_workspace():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
@@ -305,7 +305,7 @@ def good(x):
 
 
 @pytest.mark.gpu
-@pytest.mark.rule("CNF-14", "CNF-22")
+@pytest.mark.rule("CNF-14", "CNF-22", "CNF-66")
 @pytest.mark.parametrize(("name", "status"), [("good", 0), ("workspace", 1), ("on_default", 1)])
 def test_the_command_repeats_on_streams_of_a_device(name, status, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")

@@ -14,7 +14,7 @@ from fp4ref.specs import MXFP4, NVFP4
 LATE = "10 12 8 13 9 15 11 14 16 17 18 19 20 21 22 23"
 
 
-@pytest.mark.rule("CNF-28")
+@pytest.mark.rule("CNF-88")
 @pytest.mark.parametrize(
     ("order", "said"),
     [
@@ -52,7 +52,7 @@ def hypotheses(spec, *names):
     return [base.but(mistake) for mistake in MISTAKES if mistake.name in names]
 
 
-@pytest.mark.rule("CNF-28")
+@pytest.mark.rule("CNF-87")
 def test_a_rule_for_special_values_stands_before_a_change_and_a_change_before_a_symptom():
     found = hypotheses(NVFP4, "scale-zero-1", "amax-floor-1e-12", "encode-fma")
     names = [hypothesis.mistakes[0].name for hypothesis in ranked(found)]
@@ -61,7 +61,7 @@ def test_a_rule_for_special_values_stands_before_a_change_and_a_change_before_a_
     assert names == ["amax-floor-1e-12", "scale-zero-1"]
 
 
-@pytest.mark.rule("CNF-28")
+@pytest.mark.rule("CNF-87")
 def test_a_sentence_stands_before_the_name_of_a_profile():
     profile = Hypothesis(kernel_of(PROFILES["torchao.mxfp4_floor"]), profile="torchao.mxfp4_floor")
     found = [profile, *hypotheses(MXFP4, "mx-floor")]

@@ -54,7 +54,7 @@ def verify(line, status):
     return result.stdout
 
 
-@pytest.mark.rule("CNF-21")
+@pytest.mark.rule("CNF-21", "CNF-106")
 @pytest.mark.parametrize("spec", [NVFP4, fp4ref.MXFP8_E5M2, STOCHASTIC], ids=lambda spec: spec.name)
 def test_a_seed_changes_the_random_numbers_and_the_names(spec):
     names = (*FEW, "element-ties", "random-bits")
@@ -80,7 +80,7 @@ def test_witnesses_of_a_seed_are_searched_for():
     assert {case.x.tobytes() for case in before}.isdisjoint(case.x.tobytes() for case in after)
 
 
-@pytest.mark.rule("CNF-21")
+@pytest.mark.rule("CNF-103", "CNF-106", "CNF-107")
 def test_names_give_the_cases_and_their_order():
     declared = Declaration(dtypes=("bfloat16",), multiple=(16, 16))
     first = ["wide/elements/bf16/row@7", "wide/gone/bf16/row", "nothing/at/all/row", "normal/small/bf16/row"]
@@ -102,7 +102,7 @@ def test_seeds_follow_each_other_until_one_fails():
     assert len(list(ended)) == 2
 
 
-@pytest.mark.rule("CNF-21")
+@pytest.mark.rule("CNF-107")
 def test_what_failed_is_kept_by_name_only(here):
     assert recent.recall("k.py:f", NVFP4) == []
     recent.remember("k.py:f", NVFP4, ["wide/elements/bf16/row@35", "wide/elements/bf16/row@35"])
@@ -116,7 +116,7 @@ def test_what_failed_is_kept_by_name_only(here):
     assert not file.exists()
 
 
-@pytest.mark.rule("CNF-21", "FIL-4")
+@pytest.mark.rule("FIL-4", "CNF-107")
 def test_what_failed_is_kept_whole_or_not_at_all(here, monkeypatch):
     recent.remember("k.py:f", NVFP4, ["wide/elements/bf16/row@35"])
     folder = here / "cache" / "failing"
@@ -215,7 +215,7 @@ def rare(a_data, a_scales, a_amax, b_data, b_scales, b_amax, rows, columns, dept
 """
 
 
-@pytest.mark.rule("CNF-21")
+@pytest.mark.rule("CNF-107")
 def test_products_that_failed_are_tried_first(here):
     order, first = [], ["width-cancel@7", "gone@7", "dense-square"]
     report = check(product_of(NVFP4), NVFP4, ("dense", "width"), step=order.append, first=first)

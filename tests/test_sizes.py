@@ -133,7 +133,7 @@ def test_level_2_has_more_elements_than_float32_counts():
     assert len(named) == len(set(named)) == 7
 
 
-@pytest.mark.rule("CNF-19", "CNF-20")
+@pytest.mark.rule("CNF-20", "CNF-104")
 def test_sizes_are_multiples_and_have_a_bound():
     def shapes(multiple):
         return {case.x.shape for case in families.cases(NVFP4, families=["sizes"], multiple=multiple)}
@@ -142,6 +142,7 @@ def test_sizes_are_multiples_and_have_a_bound():
     assert shapes((1, 1024)) == {(16, 66560)}  # the other one would have 2^26 elements
 
 
+@pytest.mark.rule("CNF-105")
 def test_commands_use_level_2_by_default(tmp_path, monkeypatch):
     from click.testing import CliRunner
 

@@ -73,7 +73,7 @@ def stated(name: str, status: int, more: str = FEW, spec: str = "nvfp4") -> dict
 
 
 @pytest.mark.slow  # four runs of a few cases
-@pytest.mark.rule("CNF-41", "CNF-21")
+@pytest.mark.rule("CNF-41", "CNF-21", "CNF-64")
 def test_a_statement_does_not_depend_on_what_failed_before(here, monkeypatch):
     monkeypatch.setenv("FP4REF_CACHE_DIR", str(here / "cache"))
     first = stated("rare", 1)
@@ -86,7 +86,7 @@ def test_a_statement_does_not_depend_on_what_failed_before(here, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.rule("CNF-17", "CNF-18")
+@pytest.mark.rule("CNF-17", "CNF-18", "CNF-62", "CNF-63")
 def test_statements_of_kernels(here):
     record = stated("good", 0)
     found = record["found"]
@@ -110,7 +110,7 @@ def test_statements_of_kernels(here):
 
 
 @pytest.mark.slow
-@pytest.mark.rule("CNF-17", "CNF-18")
+@pytest.mark.rule("CNF-17", "CNF-18", "CNF-62")
 def test_statements_of_wrong_kernels_name_what_fails(here):
     (here / "known.txt").write_text(
         "wrong nvfp4 axes/* K must be whole\n* nvfp4 normal/1/f32/row nibbles\n* mxfp4 minus-zero/* no\n"
@@ -174,7 +174,7 @@ def test_what_is_refused(here, line, message):
     assert len(text.splitlines()) <= 4
 
 
-@pytest.mark.rule("CNF-17", "CNF-41")
+@pytest.mark.rule("CNF-17", "CNF-41", "CNF-63")
 def test_the_statement_on_backends_leaves_the_machine_out(here, monkeypatch):
     def checked(*_, **__):
         report = SelfCheckReport(subjects=["golden model", "numpy"], unavailable={"cuda": reasons.pop()})
@@ -311,14 +311,14 @@ DECLARATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.rule("RES-3", "CNF-17")
+@pytest.mark.rule("RES-3", "CNF-62")
 @pytest.mark.parametrize(("spec", "fields", "level", "lacks"), DECLARATIONS)
 def test_a_declaration_cites_its_level_and_what_it_leaves_out(spec, fields, level, lacks):
     assert cited(PROFILES[spec], Declaration(**fields)) == {f"fp4ref spec 1.0, {spec}, {level}": lacks}
     assert level in LEVELS
 
 
-@pytest.mark.rule("RES-3", "CNF-17")
+@pytest.mark.rule("RES-3", "CNF-62")
 def test_levels_of_stochastic_kernels_and_of_none():
     given = Declaration(inputs=("x", "random_bits"))
     drawn = Declaration(inputs=("x", "seed", "offset"))
@@ -363,7 +363,7 @@ def test_the_form_is_that_of_the_schema(change):
     assert problems(record)
 
 
-@pytest.mark.rule("CNF-18")
+@pytest.mark.rule("CNF-108")
 def test_a_changed_file_fails_with_1_and_a_cut_one_with_2(here):
     text = json.dumps(whole())
     for content, status in ((text, 0), (text.replace('"codes": 7', '"codes": 8'), 1), (text[:-9], 2)):
@@ -371,7 +371,7 @@ def test_a_changed_file_fails_with_1_and_a_cut_one_with_2(here):
         run("statement check s.json", status)
 
 
-@pytest.mark.rule("CNF-18")
+@pytest.mark.rule("CNF-108")
 def test_a_text_that_has_no_bytes_is_no_statement(tmp_path):
     path = tmp_path / "s.json"
     path.write_text('{"fp4ref_statement": 1, "found": {"a": "\\ud800"}}')

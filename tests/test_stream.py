@@ -68,7 +68,7 @@ def judged(answers: bytes):
     return [judge(run.case, run.outcome, declared, run.expected) for run in stream.read(reader, plan, declared)]
 
 
-@pytest.mark.rule("CNF-6")
+@pytest.mark.rule("CNF-6", "CNF-80", "CNF-81", "CNF-112", "CNF-113")
 @pytest.mark.parametrize(
     "plan",
     [
@@ -124,7 +124,7 @@ def piped(answers: bytes, options: RunOptions):
 SMALL = stream.StreamPlan(NVFP4, families=("empty", "ragged"), dtypes=("float32",))
 
 
-@pytest.mark.rule("CNF-45")
+@pytest.mark.rule("CNF-45", "CNF-97")
 def test_a_program_that_stops_answering_hangs():
     whole = program(written(SMALL))
     starts = [found.start() for found in re.finditer(b"DONE", whole)]
@@ -175,7 +175,7 @@ def test_verify_of_a_hung_program_has_a_verdict():
     assert "no answer within 1 s of the clock" in text
 
 
-@pytest.mark.rule("CNF-9")
+@pytest.mark.rule("CNF-82")
 def test_answers_of_the_wrong_size_are_findings():
     cases = written(stream.StreamPlan(NVFP4, families=("normal",), dtypes=("float32",)))
     found = judged(program(cases, lambda index, data: data._replace(scales=data.scales[:, :-1])))
@@ -190,7 +190,7 @@ def first_head(data: bytes) -> int:
     return 12 + struct.unpack("<I", data[8:12])[0]
 
 
-@pytest.mark.rule("CNF-32")
+@pytest.mark.rule("CNF-32", "CNF-112")
 @pytest.mark.parametrize(
     ("change", "message"),
     [

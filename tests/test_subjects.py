@@ -158,7 +158,7 @@ def test_random_bits_are_an_input():
     assert reasons(case, Declaration()) == "takes no random bits"
 
 
-@pytest.mark.rule("CNF-8")
+@pytest.mark.rule("CNF-102")
 def test_what_does_not_apply():
     cases = list(families.cases(NVFP4, families=["axes", "empty", "ragged", "overflow"]))
     declared = Declaration(dtypes=("bfloat16",), multiple=(2, 16), leading=False, empty=False)
@@ -305,7 +305,7 @@ def a_list(x):
     return [[1]], [[2]], 3.0
 
 
-@pytest.mark.rule("CNF-9")
+@pytest.mark.rule("CNF-9", "CNF-85")
 @pytest.mark.rule("LAY-2")
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize(("unit", "seen"), [(0, {FindingKind.UNSTABLE}), (5, {"equal"})])
@@ -327,7 +327,7 @@ def test_two_calls_may_differ_only_in_bytes_that_the_layout_leaves_open(unit, se
     assert kinds([judge.judge(case, call(kernel, declared, job), declared, expected)]) == seen
 
 
-@pytest.mark.rule("CNF-9")
+@pytest.mark.rule("CNF-9", "CNF-85")
 @pytest.mark.parametrize(
     ("kernel", "kind", "text"),
     [
@@ -388,7 +388,7 @@ def test_writes_outside_are_found(arrays, offset, where):
     assert found[0].compared.equal  # the bytes inside are compared all the same
 
 
-@pytest.mark.rule("CNF-36")
+@pytest.mark.rule("CNF-93")
 def test_bytes_that_are_not_written_are_seen():
     @fp4ref.kernel(out_buffers=True, scale_layout="tiled_128x4")
     def lazy(x, out):
@@ -400,7 +400,7 @@ def test_bytes_that_are_not_written_are_seen():
     assert {j.finding.kind for j in found if j.finding} == {FindingKind.UNWRITTEN}
 
 
-@pytest.mark.rule("CNF-36")
+@pytest.mark.rule("CNF-36", "CNF-94")
 def test_buffers_are_fenced_and_aligned_to_no_more():
     for alignment in (4, 16, 64):
         values = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -93,7 +93,7 @@ def test_a_file_of_another_kind_stays_and_the_last_result_is_replaced(here, name
     assert run(*command).exit_code < 2
 
 
-@pytest.mark.rule("FIL-6")
+@pytest.mark.rule("FIL-6", "FIL-41")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_files_of_another_kind_stay_in_folders_too(here, name):
@@ -112,7 +112,7 @@ def test_files_of_another_kind_stay_in_folders_too(here, name):
         assert target.read_bytes() == content
 
 
-@pytest.mark.rule("FIL-6")
+@pytest.mark.rule("FIL-40")
 def test_a_model_is_not_taken_for_a_dump(here):
     other = np.arange(4, dtype=np.float32)
     write_tensors(here / "model.safetensors", [("w", "F32", (4,))], {}, [other])
@@ -252,7 +252,7 @@ def test_signals_leave_no_unfinished_files(here, name):
     assert (here / "page.html").read_text() == "<!doctype html>old"
 
 
-@pytest.mark.rule("CNF-12")
+@pytest.mark.rule("CNF-110")
 def test_reports_are_whole_before_text_is_printed(here, monkeypatch):
     def gone(*_):
         assert (here / "r.xml").read_text(encoding="utf-8").endswith("</testsuites>")

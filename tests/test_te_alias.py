@@ -304,7 +304,7 @@ def test_factories_say_what_they_do():
         quantizer_policy(key=["mutable"])
 
 
-@pytest.mark.rule("TEL-14")
+@pytest.mark.rule("TEL-82")
 def test_names_vanish():
     te.install_alias()
     te.install_alias()

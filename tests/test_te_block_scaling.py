@@ -33,7 +33,7 @@ def special(rows, columns):
     return torch.where(places, odd[torch.randint(0, len(odd), x.shape, generator=generator)], x)
 
 
-@pytest.mark.rule("TEL-3", "TEL-49", "TEL-50", "PRO-3")
+@pytest.mark.rule("TEL-3", "TEL-49", "PRO-3", "TEL-74")
 @pytest.mark.parametrize(("settings", "name"), PROFILES.items(), ids=PROFILES.values())
 @pytest.mark.parametrize("shape", [(128, 128), (130, 300), (7, 5)])
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16", "special"])
@@ -68,7 +68,7 @@ def test_shapes_of_the_rule():
     assert not tensor._rowwise_scale_inv[:, 3:].any()
 
 
-@pytest.mark.rule("TEL-48", "TEL-50")
+@pytest.mark.rule("TEL-50", "TEL-72", "TEL-73")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_float32_scales_against_numpy(dtype):
     x = sample(16, 300, getattr(torch, dtype))
@@ -93,7 +93,7 @@ def test_float32_scales_against_numpy(dtype):
             assert np.array_equal(tensor._rowwise_data[row, 128 * block : 128 * block + 128].numpy(), codes)
 
 
-@pytest.mark.rule("TEL-48")
+@pytest.mark.rule("TEL-72")
 def test_float32_scales_need_an_older_device():
     with pytest.raises(ValueError, match="9.0"):
         te.Float8BlockQuantizer(force_pow_2_scales=False)(torch.ones(2, 2))
@@ -123,7 +123,7 @@ def test_the_recipe_chooses_blocks_by_role():
             Float8BlockScaling(**fields)
 
 
-@pytest.mark.rule("TEL-51", "TEL-31", "TEM-1")
+@pytest.mark.rule("TEL-31", "TEM-1", "TEL-75")
 @pytest.mark.parametrize("device", [(10, 0), (9, 0)])
 def test_a_layer_multiplies_the_values_of_its_operands(device):
     torch.manual_seed(0)

@@ -41,7 +41,7 @@ def linear(features=32, dtype=torch.bfloat16):
     return te.Linear(features, features, params_dtype=dtype, device="cpu")
 
 
-@pytest.mark.rule("TEL-44", "TEL-46")
+@pytest.mark.rule("TEL-46", "TEL-65")
 @pytest.mark.parametrize(
     ("history", "current", "after", "largest", "newest"),
     [
@@ -62,7 +62,7 @@ def test_histories_move(history, current, after, largest, newest):
         assert state.scale.item() == expected
 
 
-@pytest.mark.rule("TEL-45")
+@pytest.mark.rule("TEL-45", "TEL-67")
 @pytest.mark.parametrize("amax", [7.0, 3.3, 1e-3, 1e-38, 1e-45, 3.4e38, float("inf")])
 @pytest.mark.parametrize("margin", [0, 1, 3])
 def test_the_scale_is_one_division(amax, margin):
@@ -74,7 +74,7 @@ def test_the_scale_is_one_division(amax, margin):
     assert state.scale.numpy().view(np.uint32) == np.float32(wanted).view(np.uint32)
 
 
-@pytest.mark.rule("TEL-46")
+@pytest.mark.rule("TEL-69", "TEL-86")
 def test_functions_of_the_recipe():
     state = state_of(
         [4.0, 5, 2],
@@ -156,7 +156,7 @@ def test_a_module_multiplies_the_codes_of_its_scales():
     assert module.fp8_meta["scaling_fwd"].amax_history[-1, 0].item() == x.abs().max().item()
 
 
-@pytest.mark.rule("TEL-47")
+@pytest.mark.rule("TEL-71")
 def test_a_recomputed_forward_pass_uses_the_same_scales():
     results = []
     for recompute in (False, True):
@@ -357,7 +357,7 @@ def test_a_packed_weight_adds_its_maxima_to_the_new_history():
     assert history[0, 1] == 5
 
 
-@pytest.mark.rule("TEL-44")
+@pytest.mark.rule("TEL-66")
 def test_another_length_keeps_the_maxima():
     module, x = linear(), torch.randn(16, 32, dtype=torch.bfloat16)
     for length in (2, 4, 3):
@@ -415,7 +415,7 @@ def test_a_factory_may_ask_for_delayed_scaling():
         linear()(x)
 
 
-@pytest.mark.rule("TEL-44", "TEL-45")
+@pytest.mark.rule("TEL-45", "TEL-65")
 def test_scales_are_updated_by_the_extension_as_by_a_state():
     from fp4ref.te.delayed_scaling import FP8TensorMeta, fused_amax_and_scale_update_after_reduction
 

@@ -36,7 +36,7 @@ CASES = (
 @pytest.mark.rule(
     "TEM-7", "TEM-8", "TEM-9", "TEM-10", "TEM-11", "TEM-12", "TEM-23", "TEM-24", "TEM-25", "TEM-26", "TEM-27"
 )
-@pytest.mark.rule("TEM-28", "TEM-29", "TEL-10", "TEL-15")
+@pytest.mark.rule("TEM-28", "TEM-29", "TEM-51", "TEL-10", "TEL-15", "TEL-70")
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.release)])
 def test_processes_agree(processes: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")

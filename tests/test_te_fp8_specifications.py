@@ -51,7 +51,7 @@ def quantized(x, name, amax=None):
     return found[0]
 
 
-@pytest.mark.rule("TEL-21", "PRO-3", "DEQ-5")
+@pytest.mark.rule("PRO-3", "DEQ-5", "TEL-64", "TEL-62", "TEL-61")
 @pytest.mark.parametrize("suffix", KINDS)
 @pytest.mark.parametrize("kind", INPUTS)
 def test_current_scaling(kind, suffix):
@@ -62,7 +62,7 @@ def test_current_scaling(kind, suffix):
     assert torch.equal(bits(tensor.dequantize(dtype=torch.float32)), bits(values))
 
 
-@pytest.mark.rule("TEL-21")
+@pytest.mark.rule("TEL-63")
 @pytest.mark.parametrize("suffix", KINDS)
 def test_powers_of_two_and_least_maxima_are_given_amaxes(suffix):
     x = sample("bfloat16")
@@ -74,7 +74,7 @@ def test_powers_of_two_and_least_maxima_are_given_amaxes(suffix):
     assert torch.equal(tensor._data, quantized(x, f"te.fp8_current{suffix}", torch.tensor([1e6]))[0])
 
 
-@pytest.mark.rule("TEL-45")
+@pytest.mark.rule("TEL-68")
 @pytest.mark.parametrize("suffix", KINDS)
 @pytest.mark.parametrize("margin", [0, 2])
 @pytest.mark.parametrize("amax", [7.0, 3.3, 1e-3, 1e-38, 1e-45])
@@ -92,7 +92,7 @@ def test_delayed_scaling(amax, margin, suffix):
         assert torch.equal(bits(tensor.dequantize(dtype=torch.float32)), bits(values))
 
 
-@pytest.mark.rule("TEL-50", "TEL-48")
+@pytest.mark.rule("TEL-48", "TEL-74")
 @pytest.mark.parametrize("suffix", KINDS)
 @pytest.mark.parametrize("height", [1, 128])
 @pytest.mark.parametrize("kind", INPUTS)

@@ -77,7 +77,7 @@ def test_nvfp4_product_of_whole_numbers_is_exact(layout, swizzled):
     assert torch.equal(got, want)
 
 
-@pytest.mark.rule("TEL-11", "TEL-31")
+@pytest.mark.rule("TEL-11", "TEL-77")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("spec", [fp4ref.NVFP4, fp4ref.NVFP4_2D, fp4ref.NVFP4_RHT], ids=lambda spec: spec.name)
 def test_nvfp4_product_is_within_the_bound_of_any_order(layout, spec):
@@ -193,7 +193,7 @@ def test_generic_gemm_takes_the_compiled_arguments():
     assert torch.equal(got[0], general_gemm(w, x, out_dtype=torch.bfloat16)[0])
 
 
-@pytest.mark.rule("TEL-33")
+@pytest.mark.rule("TEL-33", "TEL-78")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_row_scaled_product_is_one_product_per_row(dtype):
     w, x, bias = (
@@ -312,7 +312,7 @@ def large_whole_numbers(rows, columns, seed):
     return torch.randint(-8, 9, (rows, columns), generator=generator).to(torch.bfloat16)
 
 
-@pytest.mark.rule("TEL-31", "TEL-32", "TEL-12")
+@pytest.mark.rule("TEL-31", "TEL-32", "TEL-12", "TEL-77")
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("alpha", [1.0, 0.3331298828125])
 @pytest.mark.parametrize("layout", LAYOUTS)

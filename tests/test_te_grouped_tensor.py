@@ -14,7 +14,7 @@ def sample(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(BF16)
 
 
-@pytest.mark.rule("TEL-53")
+@pytest.mark.rule("TEL-53", "TEL-85")
 @pytest.mark.parametrize("make", [te.MXFP8Quantizer, te.NVFP4Quantizer, te.Float8CurrentScalingQuantizer])
 def test_members_are_views_of_one_buffer(make):
     quantizer = make()
@@ -73,7 +73,7 @@ def ordinary(shapes, values):
     return made
 
 
-@pytest.mark.rule("TEL-54")
+@pytest.mark.rule("TEL-80")
 @pytest.mark.parametrize(
     ("product", "bias", "factor", "expected"), [(1 + 2**-8, 2**-9, None, 1.0), (1.0, 1.0, 3.0, 4.0)]
 )

@@ -31,7 +31,7 @@ def same(a, b):
     return all(torch.equal(x, y) for x, y in zip(a.buffers(), b.buffers(), strict=True))
 
 
-@pytest.mark.rule("TEL-13")
+@pytest.mark.rule("TEL-79")
 @pytest.mark.parametrize("kind", [lambda: NVFP4Quantizer(**RHT), NVFP4Quantizer, MXFP8Quantizer])
 @pytest.mark.parametrize("sections", [[64, 64], [0, 96, 32], [32, 0, 96], [128, 0], [0, 0, 128, 0]])
 def test_split_is_each_piece_alone(kind, sections):

@@ -26,7 +26,7 @@ def columns_of(quantizer):
     return quantizer
 
 
-@pytest.mark.rule("TEL-56", "TEL-25")
+@pytest.mark.rule("TEL-56", "TEL-25", "TEL-59")
 @pytest.mark.parametrize("source", ["original", "rowwise_dequantized"])
 def test_each_direction_has_the_bytes_of_its_quantizer(source):
     x = torch.randn(64, 96, dtype=BF16)
@@ -79,7 +79,7 @@ def step(module, x, recipe, *rest):
     return [y.detach(), leaf.grad, *(p.grad.clone() for p in module.parameters())]
 
 
-@pytest.mark.rule("TEL-56")
+@pytest.mark.rule("TEL-60")
 @pytest.mark.parametrize("kind", ["Linear", "LayerNormLinear", "LayerNormMLP", "GroupedLinear"])
 def test_high_precision_operands_are_those_of_no_recipe(kind):
     torch.manual_seed(0)
@@ -239,7 +239,7 @@ def test_shards_of_broken_squares_and_of_rows_of_blocks_are_refused():
         packed(torch.randn(128, 128)).fsdp_extract_buffers()
 
 
-@pytest.mark.rule("TEM-10", "TEM-26")
+@pytest.mark.rule("TEM-10", "TEM-26", "TEM-52")
 def test_both_parts_are_written_from_all_master_values():
     from fp4ref.te.master_weights import quantize_master_weights
 

@@ -145,7 +145,7 @@ def test_tiles_have_columns_and_train(tmp_path):
     assert torch.equal(results[1], results[3])
 
 
-@pytest.mark.rule("TEM-38")
+@pytest.mark.rule("TEM-49")
 @pytest.mark.parametrize("form", ["nvfp4", "fp8"])
 def test_rows_of_several_weights_are_one(tmp_path, form):
     files = corpus.modelopt(form)
@@ -164,7 +164,7 @@ def test_rows_of_several_weights_are_one(tmp_path, form):
         te.load_quantized(made, files.write(tmp_path / "other"), names=lambda name: parts, strict=False)
 
 
-@pytest.mark.rule("TEM-38", "TEM-39")
+@pytest.mark.rule("TEM-38", "TEM-39", "TEM-50")
 def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path):
     files = corpus.modelopt("mxfp8")
     path = files.write(tmp_path / "whole")

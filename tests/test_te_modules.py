@@ -193,7 +193,7 @@ def test_members_of_a_group_do_not_see_each_other() -> None:
         assert torch.equal(alone.weight.grad, getattr(module, f"weight{group}").grad)
 
 
-@pytest.mark.rule("TEM-5")
+@pytest.mark.rule("TEM-45")
 @pytest.mark.parametrize("rows", [[64, 0], [0, 64], [0, 0]])
 @pytest.mark.parametrize("recipe", [None, *RECIPES])
 def test_the_weight_of_an_empty_group_has_a_gradient_of_zero(recipe: str | None, rows: list[int]) -> None:
@@ -208,7 +208,7 @@ def test_the_weight_of_an_empty_group_has_a_gradient_of_zero(recipe: str | None,
         assert torch.equal(bias.float(), torch.full((32,), float(count)))
 
 
-@pytest.mark.rule("TEM-2", "TEM-15")
+@pytest.mark.rule("TEM-2", "TEM-15", "TEM-43")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_backward_in_high_precision(kind: str, recipe: str) -> None:
@@ -255,7 +255,7 @@ def test_results_of_a_group_in_the_callers_buffers() -> None:
             module(x, SPLITS, **{name: wrong})
 
 
-@pytest.mark.rule("TEM-2", "TEM-16")
+@pytest.mark.rule("TEM-2", "TEM-16", "TEM-43")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("cached", [None, True])

@@ -286,7 +286,7 @@ def test_a_graph_draws_other_bytes_at_every_replay() -> None:
     assert len(seeds) == 3
 
 
-@pytest.mark.rule("TEL-6", "TEM-1")
+@pytest.mark.rule("TEL-6", "TEM-1", "TEL-76")
 @pytest.mark.parametrize("before", range(4))
 def test_a_graph_of_a_step_rounds_stochastically_anew(before: int) -> None:
     torch.manual_seed(0)

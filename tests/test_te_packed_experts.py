@@ -106,7 +106,7 @@ def test_fake_quantization_of_transposed_layers():
     assert torch.equal(model(x), QuantizedLinear(transposed(layer), "nvfp4", "mxfp8-e4m3")(x))
 
 
-@pytest.mark.rule("TEM-37")
+@pytest.mark.rule("TEM-37", "TEM-48")
 @pytest.mark.example("TEM-37")
 def test_slices_of_packed_experts_are_quantized():
     recipe, x = te.recipe.MXFP8BlockScaling(), torch.randn(5, 32, generator=torch.Generator().manual_seed(1))
@@ -137,7 +137,7 @@ def test_experts_are_selected_and_have_whole_blocks():
     assert Model()(x).shape == (16, 32)
 
 
-@pytest.mark.rule("TEL-47")
+@pytest.mark.rule("TEL-71")
 def test_scales_are_kept_for_a_recomputation():
     module, manager = te.Linear(32, 32, device="cpu"), FP8GlobalStateManager
     with te.autocast(recipe=te.recipe.DelayedScaling(amax_history_len=2)):

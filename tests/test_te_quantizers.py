@@ -119,7 +119,7 @@ def test_mxfp8_bytes_are_the_models(settings, spec, swizzled):
         assert torch.equal(got._columnwise_scale_inv[:3, :160], want.column.scales.t())
 
 
-@pytest.mark.rule("TEL-3", "TEL-21")
+@pytest.mark.rule("TEL-3", "TEL-21", "TEL-63")
 @pytest.mark.parametrize(
     "amax, pow2, scale", [(7.0, False, 64.0), (3.0, False, 448.0 / 3), (3.0, True, 128.0), (0.0, False, 1.0)]
 )
@@ -131,7 +131,7 @@ def test_per_tensor_scale(amax, pow2, scale):
     assert torch.equal(q.codes().float(), (x * torch.tensor(scale)).to(torch.float8_e4m3fn).float())
 
 
-@pytest.mark.rule("TEL-21")
+@pytest.mark.rule("TEL-61")
 def test_per_tensor_scale_of_infinity_is_one():
     q = Float8Quantizer()(torch.tensor([[float("inf"), 1.0]]))
     assert q.dequantize().tolist() == [[448.0, 1.0]]
@@ -195,7 +195,7 @@ ELIGIBLE = [
 ]
 
 
-@pytest.mark.rule("TEL-4", "TEL-7", "TEL-28")
+@pytest.mark.rule("TEL-4", "TEL-7", "TEL-28", "TEL-84")
 @pytest.mark.parametrize("settings, shape, eligible", ELIGIBLE)
 def test_flag_of_new_and_of_quantized_tensors(settings, shape, eligible):
     quantizer = NVFP4Quantizer(**settings)
@@ -236,7 +236,7 @@ def test_second_swizzle_does_nothing():
     assert tensor._rowwise_scale_inv.data_ptr() == address
 
 
-@pytest.mark.rule("TEL-5", "TEL-24")
+@pytest.mark.rule("TEL-5", "TEL-24", "TEL-84")
 @pytest.mark.parametrize("swizzled", [False, True])
 @pytest.mark.parametrize("kind", ["plain", "tiles", "hadamard", "mxfp8", "float8"])
 def test_update_keeps_addresses(kind, swizzled):

@@ -204,7 +204,7 @@ def test_custom_recipes_say_to_what_groups_are_padded():
         recipe.CustomRecipe(**factory, quantization_alignment=0)
 
 
-@pytest.mark.rule("TEL-55", "TEL-1", "TEL-2", "TEL-48")
+@pytest.mark.rule("TEL-55", "TEL-1", "TEL-2", "TEL-48", "TEL-83")
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

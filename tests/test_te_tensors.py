@@ -316,7 +316,7 @@ def test_gathered_buffers_of_mxfp8_are_the_whole(columnwise):
         quantizer(whole).fsdp_extract_buffers()
 
 
-@pytest.mark.rule("TEL-15")
+@pytest.mark.rule("TEL-15", "TEL-81")
 @pytest.mark.parametrize(("width", "codes", "scales"), [(128, [64, 64], [64, 8]), (96, [64, 48], [64, 8])])
 def test_padding_columns_of_scales_are_sent_and_padding_rows_are_not(width, codes, scales):
     shard = NVFP4Quantizer(columnwise=False)(sample(64, width))

@@ -171,7 +171,7 @@ def test_without_a_new_batch_the_kept_weight_is_used() -> None:
     assert not torch.equal(step(module, x, recipe, is_first_microbatch=True)[0], first)
 
 
-@pytest.mark.rule("TEM-18")
+@pytest.mark.rule("TEM-18", "TEM-44")
 def test_a_kept_weight_gets_columns_when_a_gradient_needs_them() -> None:
     module = KINDS["Linear"]()
     recipe = NVFP4BlockScaling(**STABLE)
@@ -218,7 +218,7 @@ def test_a_flag_can_skip_the_update_in_a_graph(kind: str, first: bool | None) ->
     assert not FP8GlobalStateManager.fp8_graph_capturing()
 
 
-@pytest.mark.rule("TEM-19")
+@pytest.mark.rule("TEM-19", "TEM-53")
 def test_another_recipe_forgets_the_kept_weights() -> None:
     module = KINDS["Linear"]()
     x = torch.randn(128, 128).to(BF16)

@@ -47,7 +47,7 @@ def verified(tmp_path, *tensors, seconds=0.8):
     return verify(DumpRequest(path=tmp_path / "dump.npz", seconds=seconds))
 
 
-@pytest.mark.rule("CNF-49", "CNF-24")
+@pytest.mark.rule("CNF-24", "CNF-90")
 def test_tensors_that_were_not_diagnosed_break_rules_too():
     cause = Explanation(("nibbles",), "packing", "the high nibble comes first")
     found = Diagnosis(conforms=False, explanations=(cause,))
@@ -81,7 +81,7 @@ def test_one_tensor_is_explained_and_one_is_not(tmp_path):
     assert broken(report.diagnosis, fp4ref.NVFP4, worst(fp4ref.NVFP4, dump_cells(report), differing(report))) == []
 
 
-@pytest.mark.rule("CNF-49")
+@pytest.mark.rule("CNF-49", "CNF-90")
 def test_other_forms_and_more_tensors(tmp_path):
     tiled = tensor("b", swapped, scale_layout="tiled_128x4")
     assert verified(tmp_path, tensor("a", swapped), tiled).headline.startswith(f"wrong: {SWAPPED}; differs")

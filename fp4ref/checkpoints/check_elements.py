@@ -33,7 +33,10 @@ ONE_SIDED = 0.35  # difference of both signs' histograms that no weight has
 
 
 def judge_elements(found: Measured) -> Iterator[Verdict]:
-    """Yield what is wrong with a group's elements: one cause. Rules: CKP-17, CKP-18, CKP-19, CKP-25, CKP-27."""
+    """Yield what is wrong with a group's elements: one cause.
+
+    Rules: CKP-17, CKP-18, CKP-19, CKP-25, CKP-27, CKP-46, CKP-49.
+    """
     name = found.group.parts["codes"].name
     total = int(found.codes.sum())
     four = found.group.convention.bits == 4
@@ -134,7 +137,7 @@ def _spread(found: Measured) -> float:
 
 
 def _narrow_range(found: Measured, name: str, total: int) -> Iterator[Verdict]:
-    """Judge the largest codes of four-bit elements."""
+    """Judge the largest codes of four-bit elements. Rules: CKP-19."""
     convention = found.group.convention
     form = FORMATS[convention.element]
     magnitudes = found.codes[: form.sign_bit] + found.codes[form.sign_bit :]
@@ -163,7 +166,7 @@ def suspect_saturation(measured: list[Measured]) -> Iterator[Verdict]:
 
     Magnitudes of weights are the rarer the larger they are, but for one in each block that its scale is made of.
 
-    Rules: CKP-19.
+    Rules: CKP-47.
     """
     shares: dict[str, list[tuple[Measured, float, float]]] = {}
     for each in measured:
@@ -187,7 +190,7 @@ def suspect_saturation(measured: list[Measured]) -> Iterator[Verdict]:
 
 
 def _wide_range(found: Measured, name: str, total: int) -> Iterator[Verdict]:
-    """Judge the largest codes of eight-bit elements."""
+    """Judge the largest codes of eight-bit elements. Rules: CKP-46."""
     if total < ENOUGH:
         return
     form = FORMATS[found.group.convention.element]

@@ -25,7 +25,7 @@ def require_consumer(name: str | None) -> None:
 
 
 def check_excludes(found: Recognized, consumer: str | None = None) -> Iterator[LintFinding]:
-    """Yield modules that the list treats otherwise than they are stored. Rules: CKP-13."""
+    """Yield modules that the list treats otherwise than they are stored. Rules: CKP-13, CKP-40."""
     if not found.configuration.excludes or not found.config.files or found.config.layers is not None:
         return
     groups = [group for group in found.groups if "codes" in group.parts]

@@ -21,7 +21,7 @@ def _is_json(text: str) -> bool:
 
 
 def check_metadata(found: Recognized) -> Iterator[LintFinding]:
-    """Yield attributes in a file's metadata that contradict the stored tensors. Rules: CKP-12."""
+    """Yield attributes in a file's metadata that contradict the stored tensors. Rules: CKP-12, CKP-39."""
     read = {found.configuration.listing, *found.configuration.marks}
     read |= {f"{group.module}.weight" for group in found.groups}
     texts = {key: text for key, text in found.checkpoint.metadata.items() if key in read and text[:1] in {"{", "["}}

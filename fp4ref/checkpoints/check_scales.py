@@ -31,7 +31,7 @@ Verdict = tuple[str, str, str, str]  # code, severity, name of the tensor, messa
 def judge_scales(found: Measured) -> Iterator[Verdict]:
     """Yield what is wrong with a group's block scales: one cause, the strongest, for each region.
 
-    Rules: CKP-14, CKP-16, CKP-17, CKP-18, CKP-27.
+    Rules: CKP-14, CKP-16, CKP-17, CKP-18, CKP-27, CKP-44.
     """
     group = found.group
     if not group.convention.scale or not found.blocks:
@@ -144,7 +144,10 @@ def runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _unwritten(found: Measured) -> tuple[str, str] | None:
-    """Return the role of a tensor of which rows were never written, and the evidence; None if there is none."""
+    """Return the role of a tensor of which rows were never written, and the evidence; None if there is none.
+
+    Rules: CKP-44.
+    """
     group, blocks = found.group, max(found.blocks // max(len(found.constant_scale), 1), 1)
     scale, code, empty = found.constant_scale, found.constant_code, found.empty_row
     for first, last in runs((scale == 0) & ~empty):

@@ -71,7 +71,7 @@ def open_checkpoint(path: str | os.PathLike[str], *, head_only: bool = False) ->
 
     Errors: FileError if nothing there can be read at all.
 
-    Rules: CKP-1, CKP-2, CKP-3, CKP-4, CKP-5.
+    Rules: CKP-1, CKP-2, CKP-3, CKP-4, CKP-5, CKP-35.
     """
     path = Path(path)
     operation = f"read {shown(path)}"

@@ -116,7 +116,7 @@ def with_consumers(each: LintFinding, conventions: list[str], chosen: str | None
 
     chosen: this one alone. A warning that does not break it becomes a note, because the other consumers load it.
 
-    Rules: CKP-32.
+    Rules: CKP-32, CKP-38.
     """
     if each.code in HARMLESS:
         return each

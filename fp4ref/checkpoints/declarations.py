@@ -1,6 +1,6 @@
 """Declarations as each family stores them: the keys that a writer sets, and the attributes that a reader finds.
 
-Rules: CKP-12, CKP-31.
+Rules: CKP-12, CKP-31, CKP-37.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def _turned(model: dict[str, Any], parts: dict[str, StoredTensor]) -> bool | Non
 def with_each_expert(checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint that has each expert, and all as [experts, N, K], beside the stacks whose form is known.
 
-    Rules: CNV-24.
+    Rules: CNV-24, CNV-58.
     """
     try:
         found = stacks(checkpoint)

@@ -85,7 +85,7 @@ class GgufArchitecture:
     def hub_name(self, name: str) -> tuple[str, RowOrder] | None:
         """Return the Hub's name of a tensor of GGUF, with the order of its rows; `{e}` stays in that of a stack.
 
-        Rules: CNV-19.
+        Rules: CNV-42.
         """
         for each in self.names:
             if match := _pattern(each.gguf).fullmatch(name):
@@ -243,7 +243,7 @@ ACTIVATIONS = ("silu", "swish")
 
 
 def why_not(config: Mapping[str, Any] | None) -> str:
-    """Return why a model has no names in GGUF here; "" if it has. Rules: CNV-19."""
+    """Return why a model has no names in GGUF here; "" if it has. Rules: CNV-40."""
     return next(_obstacles(config or {}), "") if config is not None else "there is no config.json"
 
 

@@ -1,6 +1,6 @@
 """A GGUF of llama.cpp's names, read as the model on the Hub that it was made of: views of its tensors.
 
-Rules: CNV-19.
+Rules: CNV-42.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class NarrowView(StoredTensor):
         narrow = wide.astype(kind)
         if (narrow.astype(np.float32).view(np.uint32) != wide.view(np.uint32)).any():
             got = f"{quoted(self.part.name)} with values that {self.dtype}, its type in {DTYPES_KEPT}, has not"
-            raise FileError(f"read {shown(self.shard.path)}", got, "the values that were written", "CNV-19")
+            raise FileError(f"read {shown(self.shard.path)}", got, "the values that were written", "CNV-42")
         return narrow.tobytes()[begin - first * kind.itemsize :][:count]
 
 
@@ -85,7 +85,7 @@ class HubView(NamedTuple):
 def as_on_the_hub(checkpoint: Checkpoint) -> HubView | None:
     """Return a checkpoint with the Hub's names, orders and types; None if it is no GGUF of a known architecture.
 
-    Rules: CNV-19.
+    Rules: CNV-42.
     """
     kind = checkpoint.metadata.get("general.architecture")
     names = checkpoint.tensors.keys() - {ROPE_FACTORS}

@@ -77,7 +77,7 @@ def vocabulary_of(folder: Path, config: Mapping[str, Any]) -> Vocabulary | str:
 
     config: its config.json, whose `vocab_size` is the number of tokens.
 
-    Rules: CNV-20.
+    Rules: CNV-20, CNV-43.
     """
     try:
         return _made(folder, config)
@@ -167,7 +167,7 @@ def _parts(found: Any, key: str) -> Iterator[dict[str, Any]]:
 
 
 def _pre_tokenizer(tokenizer: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return llama.cpp's name of a division of texts into words, with what differs."""
+    """Return llama.cpp's name of a division of texts into words, with what differs. Rules: CNV-46."""
     kinds = [each["type"] for each in _parts(tokenizer.get("normalizer"), "normalizers")]
     if set(kinds) - {"NFC"}:
         raise NoVocabularyError(f"tokenizer.json normalizes texts by {', '.join(kinds)}, which llama.cpp does not")
@@ -192,7 +192,7 @@ def _pre_tokenizer(tokenizer: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def _space_prefix(tokenizer: Mapping[str, Any]) -> tuple[bool, list[str]]:
-    """Return True if a text gets a space in front, with what differs."""
+    """Return True if a text gets a space in front, with what differs. Rules: CNV-46."""
     normalizers = [*_parts(tokenizer.get("normalizer"), "normalizers")]
     divisions = [*_parts(tokenizer.get("pre_tokenizer"), "pretokenizers")]
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
@@ -210,6 +210,8 @@ def _scores(own: Mapping[int, str], merges: list[tuple[str, str]], count: int) -
     """Return a score for each token by which llama.cpp merges pieces in the order of the merges.
 
     llama.cpp merges any two neighbours whose text is a token, the largest score first.
+
+    Rules: CNV-44.
     """
     ranks: dict[str, int] = {}
     last = ""
@@ -233,7 +235,7 @@ SPECIAL = {"bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_i
 def _specials(
     tokenizer: Mapping[str, Any], settings: Mapping[str, Any], config: Mapping[str, Any], numbers: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, bool]]:
-    """Return the numbers of special tokens, and whether texts begin and end with one."""
+    """Return the numbers of special tokens, and whether texts begin and end with one. Rules: CNV-45."""
     special: dict[str, int] = {}
     for name, key in SPECIAL.items():
         token = settings.get(f"{name}_token")
@@ -261,7 +263,7 @@ def _specials(
 
 
 def _template(folder: Path, settings: Mapping[str, Any]) -> str:
-    """Return the template of chats; "" if there is none."""
+    """Return the template of chats; "" if there is none. Rules: CNV-45."""
     path = folder / "chat_template.jinja"
     try:
         if path.is_file() and path.stat().st_size <= FILE_MAX:

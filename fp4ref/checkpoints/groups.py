@@ -60,7 +60,7 @@ class TensorGroup:
     def unpadded(self) -> tuple[int, ...]:
         """The shape without the rows that a shorter bias shows to be padding. Nothing shows padded columns.
 
-        Rules: CNV-5.
+        Rules: CNV-27.
         """
         count = self.bias.size if self.bias is not None else self.rows
         padded = len(self.shape) == 2 and 0 < self.rows - count < self.convention.multiples[0]
@@ -130,7 +130,7 @@ def recognize(checkpoint: Checkpoint, chosen: str | None = None) -> Recognized:
 
     chosen: a convention or a family that replaces the recognition.
 
-    Rules: CKP-28, CKP-29.
+    Rules: CKP-28, CKP-29, CKP-36.
     """
     config = declared(checkpoint)
     family, evidence = family_of(checkpoint, config, chosen)

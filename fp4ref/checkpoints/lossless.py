@@ -84,7 +84,7 @@ def judge(weight: Weight, target: CastTarget, *others: Weight) -> LosslessVerdic
 
     Errors: DomainError for elements or scales that are not finite.
 
-    Rules: CNV-18.
+    Rules: CNV-18, CNV-48.
     """
     verdict = LosslessVerdict(weight.module)
     for each in (weight, *others):

@@ -264,7 +264,7 @@ def weight_of(name: str, quantized: Quantized) -> Weight:
 
 
 def to_text(signatures: Mapping[str, TensorSignature]) -> str:
-    """Return a manifest as JSON, one tensor per line, of less than 200 bytes beside its name. Rules: CNV-16."""
+    """Return a manifest as JSON, one tensor per line, of less than 200 bytes beside its name. Rules: CNV-16, CNV-59."""
     lines = (f"{json.dumps(name)}: {json.dumps([*each], separators=(',', ':'))}" for name, each in signatures.items())
     return f'{{"{KEY}": {VERSION}, "tensors": {{\n' + ",\n".join(lines) + "\n}}\n"
 

@@ -33,7 +33,7 @@ def column_order(source: Floats, values: Floats, packing: Layout | None) -> tupl
 
     packing: that of elements of four bits, which says what two share a byte.
 
-    Rules: CKP-24.
+    Rules: CKP-50.
     """
     for period in PERIODS:
         width = source.shape[1] // period * period
@@ -60,7 +60,7 @@ def _matched(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.int64
 
 
 def row_order(source: Floats, values: Floats) -> str:
-    """Return a description of the order of rows; "" if rows are in no order of the source's. Rules: CKP-24."""
+    """Return a description of the order of rows; "" if rows are in no order of the source's. Rules: CKP-50."""
     a, b = source[:, :COLUMNS].astype(np.float64), np.nan_to_num(values[:, :COLUMNS]).astype(np.float64)
     rows = np.unique(np.linspace(0, len(b) - 1, min(ROWS, len(b))).astype(int))
     norms = np.sqrt((a * a).sum(1))[:, None] * np.sqrt((b[rows] ** 2).sum(1))[None, :]

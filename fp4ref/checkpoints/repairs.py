@@ -75,7 +75,7 @@ def repair_command(path: str, codes: Iterable[str], *, source: str = "", convent
 
     source, convention: the options of `fp4ref lint` that the findings rest on.
 
-    Rules: CNV-11.
+    Rules: CNV-54.
     """
     words = ["fp4ref", "convert", path, "REPAIRED", *(word for code in codes for word in ("--repair", code))]
     words += ["--source", source] if source else []
@@ -171,7 +171,7 @@ def _rescaled(found: Recognized, weights: Sequence[Weight]) -> list[Weight]:
 def rescaled(weight: Weight, ratio: Fraction) -> Weight:
     """Return a weight whose E4M3 block scales are multiplied by a ratio; its remarks have the exact error.
 
-    Rules: CNV-12.
+    Rules: CNV-55.
     """
     if ratio == 1 or weight.scale != "e4m3":
         return weight

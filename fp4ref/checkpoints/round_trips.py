@@ -18,7 +18,7 @@ def requantize(weight: Weight, spec: Spec, verdict: LosslessVerdict) -> None:
 
     Values that differ by less than 2^-20 of themselves are the same but for the rounding of a global scale.
 
-    Rules: CNV-18.
+    Rules: CNV-49.
     """
     again = requantized(weight, spec)
     wide = spec.block.columns

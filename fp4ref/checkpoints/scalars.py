@@ -116,7 +116,7 @@ def _is_wild(value: float) -> bool:
 
 
 def _unset(values: dict[str, float]) -> Iterator[LintFinding]:
-    """Yield input scales with the value of a fresh parameter or of memory that nobody wrote."""
+    """Yield input scales with the value of a fresh parameter or of memory that nobody wrote. Rules: CKP-41."""
     ones = [name for name, value in values.items() if value == 1.0]
     if ones and (len(ones) < len(values) or len(ones) > 1):
         yield finding("input-scale", WARNING, ones, "exactly 1.0, as a parameter that calibration never reached")
@@ -147,7 +147,10 @@ def _tensor_scales(found: Recognized) -> Iterator[LintFinding]:
 
 
 def check_kv(found: Recognized, *, header_only: bool = False) -> Iterator[LintFinding]:
-    """Yield scales of the KV cache that are missing, of another shape, or no positive finite numbers. Rules: CKP-21."""
+    """Yield scales of the KV cache that are missing, of another shape, or no positive finite numbers.
+
+    Rules: CKP-21, CKP-41.
+    """
     stored = {name: tensor for name, tensor in found.plain.items() if name.endswith(KV_SUFFIXES)}
     vectors = [name for name, tensor in stored.items() if tensor.size != 1]
     per_head = any("head" in str(record.get("kv_cache_scheme")) for record in found.config.files.values())

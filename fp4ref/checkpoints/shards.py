@@ -114,7 +114,7 @@ class Shard:
             self.journal[start, count] = digest, before is not None
 
     def require_same_bytes(self) -> None:
-        """Read every part that was read only once again, and refuse a file of which one differs. Rules: CNV-10."""
+        """Read every part that was read only once again, and refuse a file of which one differs. Rules: CNV-33."""
         once = [part for part, (_, again) in (self.journal or {}).items() if not again]
         buffer = memoryview(bytearray(max((count for _, count in once), default=0)))
         for start, count in once:
@@ -135,7 +135,7 @@ def checksum(data: bytes | memoryview) -> int:
     The table has rows of 1021 words of 64 bits. As 1021 is a prime, rows of a matrix that change places come into other
     columns, unless they are a multiple of 1021 words apart. It takes a seventh of the time of a CRC of every byte.
 
-    Rules: CNV-10.
+    Rules: CNV-33.
     """
     words = np.frombuffer(data, np.uint64, len(data) // 8)
     table = words[: words.size // WORDS * WORDS].reshape(-1, WORDS)

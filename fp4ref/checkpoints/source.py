@@ -238,7 +238,10 @@ def _different(data: Bytes, scales: Bytes, piece: WeightPiece, group: TensorGrou
 
 
 def _far(group: TensorGroup, rows: Floats, stored: WeightPiece, expected: WeightPiece) -> int:
-    """Count elements that are not the nearest under the stored scale, in blocks that are not as expected."""
+    """Count elements that are not the nearest under the stored scale, in blocks that are not as expected.
+
+    Rules: CKP-45.
+    """
     assert stored.scales is not None
     width, bits = group.convention.block[1], group.convention.bits
     codes, others = (codes_of(each.packed, bits)[:, : group.columns] for each in (stored, expected))
@@ -262,7 +265,10 @@ def _far(group: TensorGroup, rows: Floats, stored: WeightPiece, expected: Weight
 
 
 def _astray(group: TensorGroup, rows: Floats, piece: WeightPiece) -> int:
-    """Count elements that are three quarters of a step or more from the source, where another code is nearer."""
+    """Count elements that are three quarters of a step or more from the source, where another code is nearer.
+
+    Rules: CKP-45.
+    """
     values = bounds.values(group.convention.element)
     grid = np.unique(values[np.isfinite(values)])
     one = int(np.flatnonzero(values == 1)[0])

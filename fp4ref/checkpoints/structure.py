@@ -16,7 +16,7 @@ STRUCTURE_ROWS = 512  # rows of a group whose scales show the layout
 
 
 class ScaleStructure:
-    """The share of the variance of log scales that rows and columns explain, in two layouts. Rules: CKP-15."""
+    """The share of the variance of log scales that rows and columns explain, in two layouts. Rules: CKP-42."""
 
     def __init__(self, group: TensorGroup) -> None:
         self.group = group
@@ -61,7 +61,7 @@ def _logs(scale: str) -> NDArray[np.float64]:
 
 
 def explained(group: TensorGroup, scales: NDArray[np.uint8]) -> float:
-    """Return the share of the variance of log scales that the rows and columns of a matrix explain. Rules: CKP-15."""
+    """Return the share of the variance of log scales that the rows and columns of a matrix explain. Rules: CKP-42."""
     sums = _TwoWay(scales.shape[1])
     sums.add(_logs(group.convention.scale)[scales])
     return sums.explained()

@@ -26,7 +26,7 @@ def suspect_layout(measured: list[Measured]) -> Iterator[LintFinding | str]:
     A writer lays out all scales alike: where some show the other layout and none the declared one, those that show
     neither clearly belong to them if together they lean that way.
 
-    Rules: CKP-15.
+    Rules: CKP-42, CKP-43.
     """
     known = [each for each in measured if each.structure is not None]
     alike: dict[tuple[str, str], list[Measured]] = {}
@@ -55,7 +55,10 @@ def suspect_layout(measured: list[Measured]) -> Iterator[LintFinding | str]:
 
 
 def _shows(found: Measured, layout: int) -> bool:
-    """Return True if the scales of a group show a layout, the declared one (0) or the other (1), and not both."""
+    """Return True if the scales of a group show a layout, the declared one (0) or the other (1), and not both.
+
+    Rules: CKP-42.
+    """
     shares = found.structure or (0.0, 0.0)
     return shares[layout] > EXPLAINED and shares[1 - layout] < LESS * shares[layout]
 
@@ -63,7 +66,7 @@ def _shows(found: Measured, layout: int) -> bool:
 def suspect_nibbles(found: Recognized, measured: list[Measured]) -> Iterator[LintFinding | str]:
     """Compare column energies with the norms that feed the matrices, as stored and with nibbles exchanged.
 
-    Rules: CKP-23.
+    Rules: CKP-23, CKP-48.
     """
     by_norm: dict[str, tuple[Numbers, Numbers, Numbers, list[str]]] = {}
     for each in measured:

@@ -97,7 +97,7 @@ def _record(name: str) -> dict[str, Any]:
 
 
 def _evidence(name: str) -> tuple[str, str]:
-    """Return where a profile's numbers come from, and for which inputs its bytes are promised. Rules: PRO-1, PRO-2."""
+    """Return where a profile's numbers come from, and for which inputs its bytes are promised. Rules: PRO-2, PRO-12."""
     promise = PROMISES.get(name)
     said = "" if promise is None else "; ".join(f"{KINDS[kind]}: {claim}" for kind, claim in promise.claims.items())
     return PROFILES.source(name), said
@@ -181,7 +181,7 @@ def casts(as_json: bool) -> None:
 
 
 def _cast(cast: Cast) -> dict[str, str]:
-    """Return the line of a cast. Rules: PRO-1, PRO-2, PRO-9."""
+    """Return the line of a cast. Rules: PRO-2, PRO-9, PRO-12."""
     kinds = {"overflow": float(np.finfo(np.float32).max), "inf": np.inf, "nan": np.nan, "-nan": -np.nan}
     codes = zip(kinds, cast.encode(np.array([*kinds.values()], np.float32)).tolist(), strict=True)
     claims = "; ".join(f"{KINDS[kind]}: {claim}" for kind, claim in cast.promise.claims.items())

@@ -22,7 +22,7 @@ def _degraded(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def degrade_output() -> None:
-    """Make standard output and standard error take every text, whatever their encoding. Rules: CNF-12.
+    """Make standard output and standard error take every text, whatever their encoding. Rules: CNF-111.
 
     A stream that was closed before the start is replaced by one that nobody reads.
     """

@@ -47,7 +47,7 @@ def _is_block(text: str) -> bool:
 
 
 def case_of_name(declared: Declaration, spec: Spec, text: str, cases: CaseChoice) -> families.Case:
-    """Return the case of the name of a case or of a block of one. Rules: CNF-21."""
+    """Return the case of the name of a case or of a block of one. Rules: CNF-103, CNF-106."""
     found = named(declared, spec, case_name(text), **vars(cases))
     if found is None:
         raise no_case(case_name(text))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def check_dumps(paths: Sequence[Path], choice: DumpChoice) -> int:
-    """Judge dumps, or show one block of a dump; return the exit status. Rules: CNF-2, CNF-11, CNF-12."""
+    """Judge dumps, or show one block of a dump; return the exit status. Rules: CNF-2, CNF-109, CNF-110."""
     if choice.statement is not None:
         choice.statement.require_no_known_failures()
     name = choice.spec or choice.profile

@@ -37,7 +37,7 @@ def finish(report: KernelReport, runs: Iterable[Run], choice: Choice, step: Call
 
     Ctrl-C, TERM and HUP end the cases, or the diagnosis; the report on what was tried is written without one.
 
-    Rules: CNF-2, CNF-48.
+    Rules: CNF-2, CNF-48, CNF-96.
     """
     endless = "--forever" in choice.given
     try:

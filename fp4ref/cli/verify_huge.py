@@ -46,7 +46,10 @@ def check_huge(
     options: RunOptions,
     step: Callable[[str], None],
 ) -> int:
-    """Run a quantizer on huge inputs, and print what was found; the exit status. Rules: CNF-2, CNF-29, CNF-48."""
+    """Run a quantizer on huge inputs, and print what was found; the exit status.
+
+    Rules: CNF-2, CNF-48, CNF-53.
+    """
     refuse_options(choice.given & IGNORED, "not with --huge, which has cases of its own")
     report = check(subject, spec, options, step)
     tests = [
@@ -67,7 +70,7 @@ def show(
 
     tests: of the files. lines: of the text, after those of the basis. delayed: attempts that were made before.
 
-    Rules: CNF-2, CNF-12, CNF-48.
+    Rules: CNF-2, CNF-48, CNF-110.
     """
     delayed = delayed or Delayed()
     with delayed.attempt():

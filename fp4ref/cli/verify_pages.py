@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Delayed:
-    """Attempts to write files, whose first failure is raised when the verdict has been printed. Rules: CNF-12."""
+    """Attempts to write files, whose first failure is raised when the verdict has been printed. Rules: CNF-110."""
 
     def __init__(self) -> None:
         self._error: Exception | None = None

@@ -145,7 +145,7 @@ class Statement:
 
 
 def _machine(files: list[Path]) -> dict[str, Any]:
-    """Return facts of the machine, of the moment, and of the subject's files. Rules: CNF-17."""
+    """Return facts of the machine, of the moment, and of the subject's files. Rules: CNF-63."""
     import platform
 
     from fp4ref.conformance.run import machine

@@ -1,4 +1,4 @@
-"""Kinds of files that commands write, recognized by their content. Rules: FIL-6."""
+"""Kinds of files that commands write, recognized by their content. Rules: FIL-40."""
 
 from __future__ import annotations
 

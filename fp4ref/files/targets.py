@@ -47,7 +47,7 @@ def require_target(
 
     Errors: FileError.
 
-    Rules: FIL-4, FIL-6, FIL-10.
+    Rules: FIL-4, FIL-6, FIL-10, FIL-41.
     """
     path = Path(path)
     operation = f"write {shown(path)}"

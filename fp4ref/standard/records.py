@@ -112,7 +112,7 @@ def _codec(codec: Codec) -> list[str]:
 
 
 def profiles() -> str:
-    """Return the profiles of other implementations, by what differs from NVFP4 or MX. Rules: PRO-1, PRO-2, PRO-3."""
+    """Return the profiles of other implementations, by what differs from NVFP4 or MX. Rules: PRO-2, PRO-3, PRO-12."""
     own = {spec.name for spec in OWN}
     names = [name for name in PROFILES if name not in own and "." in name and PROMISES.get(name) is not None]
     head = ("profile", "arithmetic", "element", "scale", "other", "source", "holds for")

@@ -77,7 +77,7 @@ def _modules() -> dict[str, ModuleType]:
 
 
 def uninstall_alias() -> None:
-    """Take the names away again; what was imported by them keeps working. Rules: TEL-14."""
+    """Take the names away again; what was imported by them keeps working. Rules: TEL-82."""
     if not _INSTALLED:
         return
     for name in [name for name in sys.modules if name.partition(".")[0] in {ROOT, EXTENSION}]:

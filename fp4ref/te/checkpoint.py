@@ -34,7 +34,7 @@ def checkpoint(
 
     Errors: NotSupportedError for saved activations that are distributed.
 
-    Rules: TEM-4, TEL-47.
+    Rules: TEM-4, TEL-71.
     """
     require_only_supported("checkpoint", distribute_saved_activations=distribute_saved_activations)
     state = FP8GlobalStateManager.get_autocast_state()

@@ -33,7 +33,10 @@ class Histories:
             states[:] = [*(known for known in states if known.scale is not state.scale), state]
 
     def update(self, *, forward: bool) -> None:
-        """Take the largest maxima over each recipe's process group, and compute every scale anew. Rules: TEL-47."""
+        """Take the largest maxima over each recipe's process group, and compute every scale anew.
+
+        Rules: TEL-47, TEL-70.
+        """
         together: dict[tuple[str, int, torch.device], list[Any]] = {}
         for state in self.states[forward]:
             together.setdefault((str(state.recipe), id(state.group), state.scale.device), []).append(state)
@@ -63,7 +66,7 @@ class FP8TensorMeta:
 def update_scales(state: Any, current: Tensor) -> None:
     """Move the history on by one step, and compute the scales, in place; current: the maxima of this step.
 
-    Rules: TEL-44, TEL-45, TEL-46.
+    Rules: TEL-45, TEL-46, TEL-65.
     """
     recipe = state.recipe
     own = callable(recipe.amax_compute_algo) or callable(recipe.scaling_factor_compute_algo)
@@ -85,7 +88,7 @@ def fused_amax_and_scale_update_after_reduction(
 ) -> None:
     """Move histories on and compute their scales, in place; amax_reduction_buffer: the maxima of all, side by side.
 
-    Rules: TEL-44, TEL-45.
+    Rules: TEL-45, TEL-65.
     """
     parts = torch.split(amax_reduction_buffer, [scale.numel() for scale in scales])
     numerator = torch.finfo(torch_dtype(fp8_dtype)).max * 2.0**-margin
@@ -107,7 +110,7 @@ def _move_on(history: Tensor, scale: Tensor, current: Tensor, algorithm: str, nu
 
 
 def _amax_and_scale_update(amax_history: Tensor, scale: Tensor, fp8_max: float, recipe: Any) -> None:
-    """Move a history on, and compute its scales by the recipe's functions, in place. Rules: TEL-46."""
+    """Move a history on, and compute its scales by the recipe's functions, in place. Rules: TEL-69."""
     if callable(recipe.amax_compute_algo):
         amax = recipe.amax_compute_algo(amax_history)
     else:
@@ -121,18 +124,24 @@ def _amax_and_scale_update(amax_history: Tensor, scale: Tensor, fp8_max: float, 
 
 
 def _default_sf_compute(amax: Tensor, scale: Tensor, fp8_max: float, margin: float) -> Tensor:
-    """Replace scales by fp8_max / amax / 2^margin where there is a finite maximum, and return them. Rules: TEL-45."""
+    """Replace scales by fp8_max / amax / 2^margin where there is a finite maximum, and return them.
+
+    Rules: TEL-45, TEL-86.
+    """
     return scale.copy_(_scale(fp8_max / amax / 2.0**margin, amax, scale))
 
 
 def _scale(wanted: Tensor, amax: Tensor, before: Tensor) -> Tensor:
-    """Return the scales wanted, at most FLT_MAX, and those before where there is no finite maximum. Rules: TEL-45."""
+    """Return the scales wanted, at most FLT_MAX, and those before where there is no finite maximum.
+
+    Rules: TEL-45, TEL-67.
+    """
     usable = (amax > 0) & torch.isfinite(amax)
     return torch.where(usable, wanted.clamp(max=FLT_MAX), before)
 
 
 def resized(history: Tensor, length: int) -> Tensor:
-    """Return a history of another length: its first rows, then zeros. Rules: TEL-44."""
+    """Return a history of another length: its first rows, then zeros. Rules: TEL-66."""
     if length <= history.shape[0]:
         return history[:length].clone()
     return torch.cat([history, history.new_zeros(length - history.shape[0], history.shape[1])])

@@ -35,7 +35,7 @@ class Float8BlockQuantizer(Quantizer):
     force_pow_2_scales: round each scale down to a power of two. amax_epsilon: the least amax of a block.
     block_scaling_dim: 1 for blocks of 1x128, 2 for tiles of 128x128.
 
-    Rules: TEL-3, TEL-48, TEL-49, TEL-50.
+    Rules: TEL-3, TEL-48, TEL-49, TEL-50, TEL-74.
     """
 
     def __init__(
@@ -56,7 +56,10 @@ class Float8BlockQuantizer(Quantizer):
         self.block_scaling_dim = block_scaling_dim
 
     def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
-        """Raise unless the settings fit each other, the emulated device and a tensor's dtype. Rules: TEL-3, TEL-48."""
+        """Raise unless the settings fit each other, the emulated device and a tensor's dtype.
+
+        Rules: TEL-3, TEL-48, TEL-72.
+        """
         for bad, got, needed, rule in (
             (
                 self.dtype not in {DType.kFloat8E4M3, DType.kFloat8E5M2},
@@ -156,7 +159,10 @@ class Float8BlockQuantizer(Quantizer):
         return part.data, _powers_of_two(part.scales[:: spec.block.rows])
 
     def _with_any_scales(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the codes of a matrix, and one float32 scale per block of `block_scaling_dim`. Rules: TEL-50."""
+        """Return the codes of a matrix, and one float32 scale per block of `block_scaling_dim`.
+
+        Rules: TEL-50, TEL-73.
+        """
         rows, columns = x.shape
         height = BLOCK if self.block_scaling_dim == 2 else 1
         down, across = -(-rows // height), blocks(columns)

@@ -164,7 +164,7 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
 
         Errors: NotSupportedError for blocks in one row, TensorShapeError for a shard of broken squares.
 
-        Rules: TEL-15, TEL-38.
+        Rules: TEL-15, TEL-38, TEL-81.
         """
         names, (rows, columns) = self.fsdp_buffer_fields(), self._fsdp_logical_mn()
         if rows % BLOCK:

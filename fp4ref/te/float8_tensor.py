@@ -123,7 +123,7 @@ class Float8CurrentScalingQuantizer(Quantizer):
     amax_epsilon: the least amax. force_pow_2_scales: round the scale down to a power of two. with_amax_reduction: the
     largest amax of `amax_reduction_group`.
 
-    Rules: TEL-3, TEL-10, TEL-21.
+    Rules: TEL-3, TEL-10, TEL-21, TEL-64.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class Float8Quantizer(Float8CurrentScalingQuantizer):
 
     scale: float32 of one element. amax: float32 of one element, raised to each tensor's amax.
 
-    Rules: TEL-3, TEL-44.
+    Rules: TEL-3, TEL-44, TEL-68.
     """
 
     def __init__(

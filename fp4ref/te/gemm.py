@@ -224,13 +224,16 @@ def _depth(x: Any, direction: str) -> int:
 
 
 def _sums_blocks(a: Any, b: Any) -> bool:
-    """Return True if the emulated device multiplies block-scaled FP8 as it is, not as MXFP8. Rules: TEL-51."""
+    """Return True if the emulated device multiplies block-scaled FP8 as it is, not as MXFP8. Rules: TEL-51, TEL-75."""
     both = isinstance(a, Float8BlockwiseQTensorStorage) and isinstance(b, Float8BlockwiseQTensorStorage)
     return both and get_device_compute_capability() < (10, 0)
 
 
 def _deliver(result: Tensor, out: Tensor | None, dtype: torch.dtype, accumulate: bool, row_scaled: bool) -> Tensor:
-    """Round once to the output type; a row-scaled product is rounded before accumulation. Rules: TEL-32, TEL-33."""
+    """Round once to the output type; a row-scaled product is rounded before accumulation.
+
+    Rules: TEL-32, TEL-33, TEL-78.
+    """
     if out is None:
         return result.to(dtype)
     target = out.view(result.shape)

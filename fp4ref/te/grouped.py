@@ -49,7 +49,7 @@ def split_quantize(
     Errors: SettingError for quantizers that disagree, and for what no kernel of a whole group does; TensorShapeError
     for ranges that do not add up.
 
-    Rules: TEL-13, TEL-42, TEL-41.
+    Rules: TEL-13, TEL-42, TEL-41, TEL-79.
     """
     rows = tensor.reshape(-1, tensor.shape[-1])
     sections = [int(size) for size in split_sections]

@@ -93,7 +93,7 @@ def general_grouped_gemm_for_grouped_tensor(
 
     Errors: SettingError, NotSupportedError.
 
-    Rules: TEL-54.
+    Rules: TEL-54, TEL-80.
     """
     where = "general_grouped_gemm_for_grouped_tensor"
     lists = isinstance(A, list), isinstance(out, list)

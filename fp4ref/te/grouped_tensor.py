@@ -30,7 +30,7 @@ class GroupedTensor:
     [num_tensors] on the tensor's device, the sizes of each member, or None where all have the same. rowwise_data,
     columnwise_data, scale_inv, columnwise_scale_inv, amax, columnwise_amax: the buffers, None where no member has one.
 
-    Rules: TEL-53.
+    Rules: TEL-53, TEL-85.
     """
 
     rowwise_data: Tensor | None

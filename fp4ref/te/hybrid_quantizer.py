@@ -174,7 +174,7 @@ class HybridQuantizer(Quantizer):
         return other
 
     def quantize_impl(self, tensor: Tensor) -> HybridQuantizedTensorStorage:
-        """Quantize each direction that is asked for by its quantizer. Rules: TEL-56."""
+        """Quantize each direction that is asked for by its quantizer. Rules: TEL-59."""
         tensor = tensor.detach()
         rows = self.rowwise_quantizer.quantize(tensor) if self.rowwise_usage else None
         columns = self.columnwise_quantizer.quantize(self._source(tensor, rows)) if self.columnwise_usage else None

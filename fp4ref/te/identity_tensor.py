@@ -64,7 +64,7 @@ class IdentityTensorStorage(QuantizedTensorStorage):
 
 
 class IdentityTensor(QuantizedTensor, IdentityTensorStorage):  # type: ignore[misc]
-    """The same as a tensor of torch: its views are views of the memory that it holds. Rules: TEL-56."""
+    """The same as a tensor of torch: its views are views of the memory that it holds. Rules: TEL-60."""
 
     def rebuilt(
         self, changes: dict[str, Any] | None = None, *, shape: Iterable[int] | None = None, dtype: Any = None

@@ -81,7 +81,7 @@ def load_quantized(
     Errors: FileError for files that cannot be read, SettingError for names, TensorShapeError for shapes that do not
     fit, NotSupportedError for weights that no emulated tensor can hold.
 
-    Rules: TEM-38, TEM-39.
+    Rules: TEM-38, TEM-39, TEM-50.
     """
     checkpoint = open_checkpoint(source)
     checkpoint.require_readable()

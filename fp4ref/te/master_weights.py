@@ -236,7 +236,10 @@ def _require_kind(weight: Any, master: torch.Tensor | None = None, start: int = 
 
 
 def _require_parts(weight: Any, master: torch.Tensor | None, start: int) -> None:
-    """Refuse hybrid weights that Transformer Engine refuses: both parts are to follow from the master values alone."""
+    """Refuse hybrid weights that Transformer Engine refuses: both parts are to follow from the master values alone.
+
+    Rules: TEM-52.
+    """
     parts = weight.parts()
     if not parts:
         got = "both rowwise and columnwise sub-storages dropped"

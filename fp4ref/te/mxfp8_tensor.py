@@ -115,7 +115,7 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
 
         Errors: NotSupportedError for scales in the GEMM layout.
 
-        Rules: TEL-15, TEL-38. Certificates: shards-sent.
+        Rules: TEL-15, TEL-38, TEL-81. Certificates: shards-sent.
         """
         fsdp.require_compact("fsdp_extract_buffers", self)
         names, shape = self.fsdp_buffer_fields(), self.logical_shape()

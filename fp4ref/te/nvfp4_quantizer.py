@@ -222,7 +222,7 @@ class NVFP4Quantizer(Quantizer):
         }
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
-        """Fit an existing tensor to the directions in use; buffers that exist stay. Rules: TEL-4, TEL-5."""
+        """Fit an existing tensor to the directions in use; buffers that exist stay. Rules: TEL-4, TEL-5, TEL-84."""
         if tuple(dst.shape) != shape:
             raise TensorShapeError("update_quantized", f"source {list(shape)}", f"{list(dst.shape)}", "TEL-5")
         fresh = self.allocate(shape, dst.dtype, device)

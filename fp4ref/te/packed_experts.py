@@ -24,7 +24,7 @@ def convert_experts(module: torch.nn.Module, name: str, make: Any) -> None:
 
     make: (weight [N, K], name) -> a function of (x, weight, bias).
 
-    Rules: TEM-37.
+    Rules: TEM-37, TEM-48.
     """
     kind = type(module)
     layers = {part: make(weight[0], f"{name}.{part}") for part, weight in packed_weights(module).items()}

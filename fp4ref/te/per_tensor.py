@@ -37,7 +37,10 @@ def largest_magnitude(tensor: Tensor) -> Tensor:
 def current_scale(
     amax: Tensor, kind: DType, source: torch.dtype, least: float, power_of_two: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the scale of a tensor of a type by its amax, float32 [1], and 1 over the scale. Rules: TEL-21."""
+    """Return the scale of a tensor of a type by its amax, float32 [1], and 1 over the scale.
+
+    Rules: TEL-21, TEL-61, TEL-62, TEL-63.
+    """
     found = server("tensor_scale", amax.device, (1, 1), spec=mxfp8(kind), source=source)
     if found is not None:
         scale, inverse = found[1](found[0], amax, least, power_of_two)
@@ -48,7 +51,10 @@ def current_scale(
 def scales_of(
     amax: Tensor, kind: DType, source: torch.dtype, least: float, power_of_two: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the scales that maxima of any shape give, and 1 over each: float32 of that shape. Rules: TEL-21."""
+    """Return the scales that maxima of any shape give, and 1 over each: float32 of that shape.
+
+    Rules: TEL-21, TEL-61, TEL-62, TEL-63.
+    """
     amax = amax.clamp(min=least)
     scale = torch.full_like(amax, torch.finfo(torch_dtype(kind)).max) / amax  # a float / tensor would round twice
     scale = torch.where(torch.isinf(scale), torch.finfo(source).max, scale)

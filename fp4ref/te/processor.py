@@ -33,7 +33,7 @@ def rounded_product(
 
     Return None if it has to be computed in float32. factors: as for `finished`.
 
-    Rules: TEL-31, TEL-32.
+    Rules: TEL-31, TEL-32, TEL-77.
     """
     if not _has_instructions() or not torch.backends.mkldnn.enabled:
         return None

@@ -80,7 +80,7 @@ def wide_dtype(device: torch.device) -> torch.dtype:
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply a [M, K] by the transpose of b [N, K], accumulated and returned in float32 [M, N]. Rules: TEL-31."""
+    """Multiply a [M, K] by the transpose of b [N, K], accumulated and returned in float32 [M, N]. Rules: TEL-77."""
     if a.device.type == "cpu" or torch.float32 in {a.dtype, b.dtype}:
         return _in_float32(a.to(torch.float32), b.to(torch.float32))
     b = b.to(a.dtype)

@@ -18,7 +18,7 @@ LINEAR = ("linear", "grouped_linear")
 
 
 def high_precision_factory(role: QuantizerRole | None) -> IdentityQuantizer:
-    """Return a quantizer that leaves every tensor as it is. Rules: TEL-56."""
+    """Return a quantizer that leaves every tensor as it is. Rules: TEL-60."""
     return IdentityQuantizer()
 
 
@@ -48,7 +48,7 @@ def nvfp4_factory(role: QuantizerRole | None) -> NVFP4Quantizer:
 
     Gradients are rounded stochastically. The environment's settings (TEL-19) are not read.
 
-    Rules: TEL-1, TEL-55.
+    Rules: TEL-1, TEL-55, TEL-83.
     """
     weight = _of_linear(role, "weight")
     return NVFP4Quantizer(

@@ -96,7 +96,7 @@ class DelayedScalingRecipeState(RecipeState, asked="delayed"):
 
     scale: float32 [operands]. amax_history: float32 [length, operands]. group: the processes that share their maxima.
 
-    Rules: TEL-44.
+    Rules: TEL-44, TEL-66.
     """
 
     def __init__(self, recipe: Any, *, mode: str, num_quantizers: int = 1, **options: Any) -> None:

@@ -12,7 +12,7 @@ KEPT = "global_fp8_buffer_pos_fwd_recompute"  # where a module's `fp8_meta` hold
 
 
 class Recomputation:
-    """Methods on a module's `fp8_meta`; they do nothing without delayed scaling. Rules: TEL-47.
+    """Methods on a module's `fp8_meta`; they do nothing without delayed scaling. Rules: TEL-71.
 
     `fp4ref.te.checkpoint` needs none of them: it keeps the scales of every module that it runs.
     """

@@ -27,7 +27,10 @@ class RngState(NamedTuple):
 
 
 def next_state(device: torch.device) -> RngState:
-    """Return the state for one quantization on a device; torch's generator of that device moves on. Rules: TEL-6."""
+    """Return the state for one quantization on a device; torch's generator of that device moves on.
+
+    Rules: TEL-6, TEL-76.
+    """
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return RngState(torch.randint(-(2**63), 2**63 - 1, (1,), device=device), 0)
     if device.type == "cuda":

@@ -68,7 +68,7 @@ def gather_shards(q: Quantized, *, group: Any = None) -> Quantized:
 
     Errors: SettingError for scales in a tiled layout, which cannot be cut.
 
-    Rules: TEM-24, LAY-7.
+    Rules: TEM-24, LAY-7, TEM-51.
     """
     if q.scale_layout != LINEAR.name:
         raise SettingError(

@@ -70,7 +70,7 @@ def mxfp8(dtype: DType, tiles: bool = False) -> Spec:
 
 @lru_cache
 def fp8_blocks(dtype: DType, tiles: bool = False) -> Spec:
-    """Return the specification of block-scaled FP8 with scales that are powers of two. Rules: TEL-50."""
+    """Return the specification of block-scaled FP8 with scales that are powers of two. Rules: TEL-74."""
     spec = PROFILES["te.fp8_block_e5m2" if dtype is DType.kFloat8E5M2 else "te.fp8_block"]
     return spec.replace(block=PROFILES["te.fp8_block_2d"].block) if tiles else spec
 

@@ -72,7 +72,7 @@ def described(weight: Weight) -> str:
 def stacked(weights: Sequence[Weight]) -> Weight | None:
     """Return matrices as one, each below the one before; None if it would need two global scales or cuts a square.
 
-    Rules: TEM-38.
+    Rules: TEM-49.
     """
     first = weights[0]
     common = [

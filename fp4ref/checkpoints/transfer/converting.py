@@ -58,7 +58,7 @@ def request_to_convert(
         elif spec != BLOCK_FP8:
             raise DomainError("convert", f"no specification {spec!r}", f"a Spec, or {BLOCK_FP8}", "CNV-23")
     if shard_bytes < 1:
-        raise DomainError("convert", f"shards of {shard_bytes} bytes", "a positive number", "CNV-7")
+        raise DomainError("convert", f"shards of {shard_bytes} bytes", "a positive number", "CNV-28")
     named = repairs if isinstance(repairs, Mapping) else _named(source, [*repairs], high_precision, convention, step)
     return ConversionRequest(
         source=str(Path(source).absolute()),

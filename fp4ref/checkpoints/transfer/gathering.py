@@ -67,7 +67,7 @@ def _parsed(text: str) -> Spec | str:
 def with_experts_of(request: ConversionRequest, checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint whose experts that are to be quantized are weights [N, K], of each or of all of them.
 
-    Rules: CNV-24.
+    Rules: CNV-24, CNV-58.
     """
     found = stacks(checkpoint, wanted=lambda module: isinstance(_spec(request, module), Spec))
     if not found:
@@ -76,7 +76,7 @@ def with_experts_of(request: ConversionRequest, checkpoint: Checkpoint) -> Check
     in_gguf = any(each.struct for each in members) and (checkpoint.config or {}).get("model_type") in INTERLEAVED
     if any(each.split and not each.turned for each in members) and not any(each.turned for each in members):
         needed = "a convention of its names: gpt-oss for those of Hugging Face"
-        raise DomainError("quantize", f"{found[0].tensor.name} for {request.to}", needed, "CNV-24")
+        raise DomainError("quantize", f"{found[0].tensor.name} for {request.to}", needed, "CNV-58")
     return with_experts(checkpoint, found, whole=in_gguf or any(each.turned for each in members))
 
 
@@ -120,7 +120,7 @@ def moved(plan: ConversionPlan, weights: dict[str, tuple[Weight, str]], to: str)
 
 
 def _count_scales(plan: ConversionPlan, placed: PlacedWeight) -> None:
-    """Count how many scales are stored exactly, rounded, or with a neighbour on the way back. Rules: CNV-3."""
+    """Count how many scales are stored exactly, rounded, or with a neighbour on the way back. Rules: CNV-25."""
     weight, convention = placed.weight, placed.convention
     for scale, role, direction in (
         (weight.global_scale, "global_scale", convention.global_direction),
@@ -160,7 +160,7 @@ def quantized(
     yield from cast
     if left_out and (request.include or not values):
         needed = f"experts in one tensor: {to} stores no other weight quantized"
-        raise DomainError("quantize", f"{listed(left_out)} for {to}", needed, "CNV-24")
+        raise DomainError("quantize", f"{listed(left_out)} for {to}", needed, "CNV-58")
     if not values and not cast:
         raise DomainError("quantize", "no matrix that the patterns take", "some", "CNV-13")
     left = list[str]()
@@ -226,13 +226,13 @@ def configuration_of(to: str) -> Configuration:
 
 
 def stored_cache(found: Recognized) -> str:
-    """Return the format of a KV cache whose scales are stored; "" if none are. Rules: CNV-14."""
+    """Return the format of a KV cache whose scales are stored; "" if none are. Rules: CNV-34."""
     suffixes = tuple(families()[found.family][0].configuration.kv_scales) if found.family else ()
     return "fp8" if any(name.endswith(suffixes) for name in found.plain) else ""
 
 
 def cache_names(found: Recognized, to: str) -> dict[str, str | None]:
-    """Return the new name of each scale of the KV cache; None where the target declares no cache. Rules: CNV-14."""
+    """Return the new name of each scale of the KV cache; None where the target declares no cache. Rules: CNV-34."""
     target = configuration_of(to)
     convention = _candidates(to)[0]
     with_cache, without = (target.write(CheckpointDeclaration({"m": convention}, kv=kv)) for kv in ("fp8", ""))

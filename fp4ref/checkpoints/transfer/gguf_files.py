@@ -59,7 +59,7 @@ def architecture_of(found: Recognized) -> GgufArchitecture | None:
 
 
 def carried(plan: ConversionPlan, found: Recognized) -> dict[str, bytes]:
-    """Return the metadata that one GGUF made of one keeps: all of it, with its types. Rules: CNV-14."""
+    """Return the metadata that one GGUF made of one keeps: all of it, with its types. Rules: CNV-36."""
     if found.checkpoint.kind != ".gguf" or len(found.checkpoint.shards) + len(plan.shards) > 2:
         return {}
     (shard,) = found.checkpoint.shards
@@ -68,7 +68,7 @@ def carried(plan: ConversionPlan, found: Recognized) -> dict[str, bytes]:
 
 
 def gguf_metadata(plan: ConversionPlan, found: Recognized) -> dict[str, str | bytes]:
-    """Return the metadata of a GGUF: the source's if that is one, else what every reader requires. Rules: CNV-14."""
+    """Return the metadata of a GGUF: the source's if that is one, else what every reader requires. Rules: CNV-36."""
     own: dict[str, str | bytes] = {
         "general.architecture": str((found.checkpoint.config or {}).get("model_type", "unknown")),
         "general.quantization_version": gguf_value(QUANTIZATION_VERSION),
@@ -134,7 +134,7 @@ def vocabulary_keys(vocabulary: Vocabulary) -> dict[str, str | bytes]:
 
 
 def split_metadata(plan: ConversionPlan, number: int) -> dict[str, str | bytes]:
-    """Return the metadata of one of several GGUF files: its number, their count, all tensors. Rules: CNV-14."""
+    """Return the metadata of one of several GGUF files: its number, their count, all tensors. Rules: CNV-39."""
     if len(plan.shards) == 1:
         return {}
     tensors = sum(len(unit.tensors()) for shard in plan.shards for unit in shard.units)

@@ -104,13 +104,16 @@ def alternated(groups: Bytes) -> Bytes:
 
 
 def widen(data: Any, dtype: str) -> Bytes:
-    """Return floating-point numbers as the bytes of float32."""
+    """Return floating-point numbers as the bytes of float32. Rules: CNV-38."""
     return np.frombuffer(data, DTYPES[dtype].array).astype(np.float32).view(np.uint8)
 
 
 @dataclass(frozen=True)
 class GgufUnit:
-    """A unit of the Hub's tensors, or one for each expert, that is written as tensors of GGUF. Rules: CNV-19."""
+    """A unit of the Hub's tensors, or one for each expert, that is written as tensors of GGUF.
+
+    Rules: CNV-19, CNV-37.
+    """
 
     units: Sequence[Unit]
     made: Sequence[GgufTensor]
@@ -201,7 +204,7 @@ def for_llama_cpp(units: Iterable[Unit], architecture: GgufArchitecture, config:
     Errors: DomainError for a tensor that the architecture has no name for, experts of which some are missing or differ,
     and rows that are not whole heads.
 
-    Rules: CNV-19.
+    Rules: CNV-19, CNV-41.
     """
     numbers = model_numbers(config)
     alone: list[Unit] = []
@@ -218,7 +221,7 @@ def for_llama_cpp(units: Iterable[Unit], architecture: GgufArchitecture, config:
     for name, members in stacks.items():
         if sorted(members) != [*range(len(members))]:
             missing = next(number for number in range(len(members) + 1) if number not in members)
-            raise DomainError("convert", f"{name} without expert {missing}", "all experts", "CNV-19")
+            raise DomainError("convert", f"{name} without expert {missing}", "all experts", "CNV-41")
         alone.append(_gguf_unit([members[number] for number in sorted(members)], architecture, numbers))
     if rope_scaling(config).get("rope_type") == "llama3" and alone:
         alone.append(MadeTensor(ROPE_FACTORS, rope_factors(config), alone[0].home))
@@ -229,7 +232,7 @@ def _places(architecture: GgufArchitecture, tensor: Placed) -> list[Placement]:
     found = architecture.place(tensor.name)
     if not found:
         got = f"{tensor.name}, for which llama.cpp's {architecture.name} has no name"
-        raise DomainError("convert", got, "--exclude does not leave tensors out: a checkpoint without it", "CNV-19")
+        raise DomainError("convert", got, "--exclude does not leave tensors out: a checkpoint without it", "CNV-41")
     return found
 
 
@@ -247,7 +250,7 @@ def _gguf_unit(units: list[Unit], architecture: GgufArchitecture, numbers: Mappi
         kinds = {(placed.dtype, placed.shape) for _, placed in each.members}
         if len(each.members) != len(units) or len(kinds) > 1:
             got = f"{each.name} of experts that are stored in {len(kinds)} forms, {len(each.members)} of {len(units)}"
-            raise DomainError("convert", got, "the same tensors of each expert", "CNV-19")
+            raise DomainError("convert", got, "the same tensors of each expert", "CNV-41")
     return GgufUnit(units, [*made.values()])
 
 
@@ -263,7 +266,7 @@ def _together(order: RowOrder, tensor: Placed, name: str, numbers: Mapping[str, 
         heads = numbers.get(key) or numbers[HEADS]
         together = rows // heads if rows % heads == 0 else 0
     if not together or together % 2 or rows % together:
-        raise DomainError("convert", f"{tensor.name} with {rows} rows", "a whole number of heads or pairs", "CNV-19")
+        raise DomainError("convert", f"{tensor.name} with {rows} rows", "a whole number of heads or pairs", "CNV-41")
     return together
 
 

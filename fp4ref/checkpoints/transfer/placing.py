@@ -118,7 +118,7 @@ class PlacedWeight:
     def kept(self) -> dict[str, Any]:
         """Return metadata that the way back needs beside the tensors: origin, scales and shape, if any.
 
-        Rules: CNV-3, CNV-5.
+        Rules: CNV-5, CNV-26, CNV-27.
         """
         weight, kept = self.weight, dict[str, Any]()
         if weight.origin and not self.own:

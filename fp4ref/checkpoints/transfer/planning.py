@@ -90,13 +90,13 @@ def _in_structs(to: str) -> bool:
 
 
 def _ordered(units: Iterable[Unit], checkpoint: Checkpoint) -> list[Unit]:
-    """Return units in the order of the source's shards, and of names in each. Rules: CNV-7."""
+    """Return units in the order of the source's shards, and of names in each. Rules: CNV-7, CNV-28."""
     order = {shard.name: number for number, shard in enumerate(checkpoint.shards)}
     return sorted(units, key=lambda unit: (order[unit.home], unit.tensors()[0].name))
 
 
 def _cut(plan: ConversionPlan, units: list[Unit]) -> None:
-    """Divide units into shards: those of one shard of the source, cut where they are too many. Rules: CNV-7."""
+    """Divide units into shards: those of one shard of the source, cut where they are too many. Rules: CNV-28."""
     parts: list[list[Unit]] = []
     size, home = 0, ""
     for unit in units:
@@ -153,14 +153,14 @@ def _configure(plan: ConversionPlan, found: Recognized, to: str) -> None:
 
 
 def _require_true(files: dict[str, dict[str, Any]], placed: list[PlacedWeight]) -> QuantizationConfig:
-    """Return a configuration as it is read; refuse one that declares a module otherwise than stored. Rules: CNV-14."""
+    """Return a configuration as it is read; refuse one that declares a module otherwise than stored. Rules: CNV-35."""
     read = declared(Checkpoint(Path(), config=files.get(CONFIG), hf_quant=files.get(HF_QUANT)))
     for each in placed if read.files else ():
         module, convention = each.weight.module, each.convention
         algorithm = read.of(module)
         if algorithm is None or (algorithm and "mixed" not in algorithm and not convention.declares(algorithm)):
             got = f"{module} as {convention.name}, which the configuration declares as {algorithm or 'not quantized'}"
-            raise DomainError("convert", got, "another target", "CNV-14")
+            raise DomainError("convert", got, "another target", "CNV-35")
     return read
 
 

@@ -81,10 +81,10 @@ def requantized(weight: Weight, spec: Spec) -> Weight:
 
 
 def require_spec(spec: Spec) -> None:
-    """Refuse a specification whose bytes no convention has. Rules: CNV-13."""
+    """Refuse a specification whose bytes no convention has. Rules: CNV-56."""
     needed = "nearest rounding, and one global scale per tensor or none"
     if spec.stochastic or spec.global_scale is Granularity.ROW:
-        raise DomainError("quantize", f"specification {spec.name}", needed, "CNV-13")
+        raise DomainError("quantize", f"specification {spec.name}", needed, "CNV-56")
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class QuantizedSet:
 
         Return how far values that were quantized before move.
 
-        Rules: CNV-13, CNV-21.
+        Rules: CNV-13, CNV-50, CNV-51, CNV-57.
         """
         weights = [each.again for each in self.members if each.again is not None]
         verdict = None
@@ -249,14 +249,14 @@ def largest_magnitude(module: str, values: NDArray[Any]) -> float:
 
     Errors: DomainError for a value that is not finite.
 
-    Rules: CNV-13.
+    Rules: CNV-56.
     """
     signed, unsigned = np.dtype(f"i{values.itemsize}"), np.dtype(f"u{values.itemsize}")
     positive = values.view(signed).max(initial=0)
     negative = int(values.view(unsigned).max(initial=0)) & np.iinfo(signed).max
     largest = unsigned.type(max(int(positive), negative)).view(values.dtype)
     if not np.isfinite(np.float64(largest)):
-        raise DomainError("quantize", f"{module}: values that are not finite", "finite weights, or --exclude", "CNV-13")
+        raise DomainError("quantize", f"{module}: values that are not finite", "finite weights, or --exclude", "CNV-56")
     return float(largest)
 
 
@@ -266,7 +266,7 @@ def _largest(values: MatrixValues, multiple: int) -> float:
 
 
 def _moved(old: Weight, new: Weight) -> str:
-    """Return how many decoded values differ, and by how much; "" if none. Rules: CNV-4."""
+    """Return how many decoded values differ, and by how much; "" if none. Rules: CNV-4, CNV-51."""
     count = differ = 0
     signal = noise = 0.0
     for one, two in zip(old.read(16), new.read(16), strict=True):

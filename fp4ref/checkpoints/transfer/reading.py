@@ -25,7 +25,7 @@ def read_weight(group: TensorGroup, *, crop: bool = False) -> Weight:
 
     Errors: DomainError for a group that lacks a tensor, or whose shapes contradict each other.
 
-    Rules: CNV-1, CNV-2, CNV-5.
+    Rules: CNV-1, CNV-2, CNV-5, CNV-27.
     """
     convention = group.convention
     _require(group)
@@ -88,7 +88,7 @@ def _described(group: TensorGroup) -> dict[str, Any]:
 
 
 def _scale(group: TensorGroup, role: str, direction: Direction, own: dict[str, Any]) -> StoredScale | None:
-    """Return a scale: the original's bits if the stored number is what they become here. Rules: CNV-3."""
+    """Return a scale: the original's bits if the stored number is what they become here. Rules: CNV-3, CNV-26."""
     tensor = group.parts.get(role)
     if tensor is None or tensor.dtype not in FLOATING:
         return None

@@ -72,7 +72,7 @@ def recoded(weight: Weight, target: CastTarget, verdict: LosslessVerdict, zero: 
 
     verdict: that of `judge`, which is lossless. zero: the scale byte of a block of zeros.
 
-    Rules: CNV-21, CNV-22.
+    Rules: CNV-21, CNV-52.
     """
     high, wide = target.block
     scales = _ScaleBytes(target.scale) if target.scale else None
@@ -139,7 +139,7 @@ def _chosen(needs: Needs, target: CastTarget, verdict: LosslessVerdict) -> tuple
 
     It is the source's where it can be, else the smallest.
 
-    Rules: CNV-22.
+    Rules: CNV-52.
     """
     low, high = scale_ranges(needs, target, verdict.one, verdict.shift)
     same = kept_scales(needs, target, verdict.one, low, high)
@@ -223,7 +223,7 @@ class Recoded:
         return self.placed.tensors()
 
     def write(self, emit: Emit) -> list[str]:
-        """Recode the weight. Errors: DomainError if block FP8 has not every value. Rules: CNV-23."""
+        """Recode the weight. Errors: DomainError if block FP8 has not every value. Rules: CNV-23, CNV-53."""
         target = target_of(BLOCK_FP8)
         verdict = judge(self.weight, target)
         if not verdict.lossless:

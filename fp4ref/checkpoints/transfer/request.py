@@ -30,7 +30,7 @@ class ConversionRequest:
     a shard, at most, where one unit is not more. state: size, times and inode of each of the source's files. heads:
     digests of their beginnings.
 
-    Rules: CNV-9.
+    Rules: CNV-9, CNV-31.
     """
 
     source: str
@@ -72,7 +72,7 @@ def require_state(request: ConversionRequest, read: Collection[str] | None = Non
 
     read: names of the files that are compared; None for all, and for those that appeared or went.
 
-    Rules: CNV-10.
+    Rules: CNV-10, CNV-32.
     """
     state, heads = (
         {name: text for name, text in kept.items() if read is None or name in read}
@@ -114,7 +114,7 @@ def _state(source: str, names: Collection[str] | None = None) -> dict[str, str]:
 def _heads(source: str, names: Collection[str] | None = None) -> dict[str, str]:
     """Return the digests of the first bytes of a checkpoint's files, or of those with the given names.
 
-    Rules: CNV-10.
+    Rules: CNV-32.
     """
     found = {}
     with _in_words(path := Path(source)):

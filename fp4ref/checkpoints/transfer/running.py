@@ -102,7 +102,7 @@ def _in_processes(partial: Path, plan: ConversionPlan, numbers: list[int], worke
 
     This process takes shards from the end while the others start. The work of a process that ends is done again.
 
-    Rules: CNV-15.
+    Rules: CNV-15, CNV-47.
     """
     context = multiprocessing.get_context("spawn")
     each_process = max((os.cpu_count() or 1) // workers, 1)
@@ -136,7 +136,7 @@ def _in_processes(partial: Path, plan: ConversionPlan, numbers: list[int], worke
         numbers = [number for number in remaining(partial, plan) if number in numbers]
         if not numbers:
             return
-    raise FileError("convert", f"worker processes ended {1 + RETRIES} times", AGAIN, "CNV-15")
+    raise FileError("convert", f"worker processes ended {1 + RETRIES} times", AGAIN, "CNV-47")
 
 
 @contextmanager
@@ -159,7 +159,7 @@ def _raise_first(futures: list[Future[int]]) -> None:
 
 
 def _on_cluster(partial: Path, plan: ConversionPlan, numbers: list[int], scheduler: str, meter: Meter) -> None:
-    """Write shards on a Dask cluster, with retries. Rules: CNV-15."""
+    """Write shards on a Dask cluster, with retries. Rules: CNV-15, CNV-61."""
     try:
         distributed: Any = import_module("distributed")
     except ImportError:
@@ -174,7 +174,7 @@ def _on_cluster(partial: Path, plan: ConversionPlan, numbers: list[int], schedul
         raise
     except Exception as error:  # noqa: BLE001 - a cluster that fails has no common class of error
         said = " ".join(str(error).split())[:100] or type(error).__name__
-        raise FileError("convert", f"the cluster at {scheduler} failed ({said})", AGAIN, "CNV-15") from None
+        raise FileError("convert", f"the cluster at {scheduler} failed ({said})", AGAIN, "CNV-61") from None
 
 
 @contextmanager

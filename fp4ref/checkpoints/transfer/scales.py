@@ -87,7 +87,7 @@ class StoredScale(NamedTuple):
         return f"{wrong[0]:g}" if wrong.size else ""
 
     def cost(self, direction: Direction) -> Cost:
-        """Return the cost of a direction, found by exact arithmetic and by the way back. Rules: CNV-3."""
+        """Return the cost of a direction, found by exact arithmetic and by the way back. Rules: CNV-25."""
         there = self.to(direction)
         if there.values.tobytes() == self.values.tobytes() and direction.way is self.direction.way:
             return Cost.EXACT

@@ -108,7 +108,7 @@ def write_shard(
 
     step: is told each tensor's name and the number of bytes that were written. threads: units that are written at once.
 
-    Rules: CNV-2, CNV-8.
+    Rules: CNV-2, CNV-30.
     """
     tensors = {each.name: each for unit in units for each in unit.tensors()}
     head, places = HEADS[path.suffix](path, [*tensors.values()], metadata)

@@ -48,19 +48,19 @@ def begin(request: ConversionRequest) -> tuple[Path, ConversionPlan]:
 
     Errors: FileError for a target that exists, or parts of another conversion.
 
-    Rules: CNV-8, CNV-9, CNV-10.
+    Rules: CNV-9, CNV-10, CNV-29, CNV-31, CNV-60.
     """
     target = Path(request.target)
     if target.exists() or target.is_symlink():
-        raise FileError(f"write {shown(target)}", "it exists", "a new name", "CNV-8")
+        raise FileError(f"write {shown(target)}", "it exists", "a new name", "CNV-29")
     if target.resolve().is_relative_to(Path(request.source).resolve()):
-        raise FileError(f"write {shown(target)}", "a place inside the source", "one outside of it", "CNV-8")
+        raise FileError(f"write {shown(target)}", "a place inside the source", "one outside of it", "CNV-29")
     request = with_state(request)
     partial = partial_of(target)
     job = partial / JOB
     if job.exists() and not _is_same(job.read_text("utf-8"), request):
         got = "parts of another conversion, or of a source that changed since"
-        raise FileError(f"write {shown(partial)}", got, "to remove them, or to repeat that command", "CNV-9")
+        raise FileError(f"write {shown(partial)}", got, "to remove them, or to repeat that command", "CNV-31")
     plan = _planned(request.to_json())
     with _in_words(f"write {shown(partial)}"):
         partial.mkdir(exist_ok=True)
@@ -135,7 +135,7 @@ def write_part(folder: str, number: int, step: Step = lambda name, count: None, 
 def _written(path: Path, plan: ConversionPlan, shard: PlannedShard, step: Step, threads: int) -> ShardReport:
     """Write a shard; remove it if its source changed meanwhile: every part is read again and its checksum compared.
 
-    Rules: CNV-10.
+    Rules: CNV-33.
     """
     for each in plan.sources:
         each.journal = {}
@@ -161,11 +161,11 @@ def finish(target: str | os.PathLike[str]) -> dict[str, Any]:
 
     Errors: FileError if a part is missing, or the source changed.
 
-    Rules: CNV-8, CNV-10, CNV-15.
+    Rules: CNV-8, CNV-10, CNV-15, CNV-30.
     """
     partial, target = partial_of(target), Path(target)
     if target.exists():
-        raise FileError(f"write {shown(target)}", "it exists", "a new name", "CNV-8")
+        raise FileError(f"write {shown(target)}", "it exists", "a new name", "CNV-29")
     plan = _planned(job_of(partial))
     missing = [plan.shards[number].name for number in remaining(partial, plan)]
     if missing:

@@ -40,7 +40,7 @@ def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget
     scale_layout: the declared one, in which the scales of the evidence lie; data is packed as declared too.
     budget_seconds: of processor time, so that a busy machine finds the same.
 
-    Rules: CNF-1, CNF-2, CNF-30.
+    Rules: CNF-1, CNF-2, CNF-30, CNF-86.
     """
     load_extensions()  # which may register mistakes
     start = processor_time()

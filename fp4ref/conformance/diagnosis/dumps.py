@@ -81,7 +81,7 @@ class DumpEvidence:
         Tensors of one specification and layout are explained together. If nothing explains them, each is diagnosed on
         its own, in what is left of the time. seconds: of processor time.
 
-        Rules: CNF-2, CNF-30, CNF-49.
+        Rules: CNF-2, CNF-30, CNF-49, CNF-90.
         """
         if not self._kept:
             return None

@@ -40,7 +40,7 @@ def confined(seen: Sequence[tuple[Tensor, Bools]], width: int) -> Place:
     fail, tensors within the families that fail. A place that a tensor without a difference has, too, is told only if
     there is no other.
 
-    Rules: CNF-44.
+    Rules: CNF-44, CNF-60, CNF-65.
     """
     failed = [(case, wrong) for case, wrong in seen if wrong.any()]
     if sum(int(np.count_nonzero(wrong)) for _, wrong in failed) <= FEW:

@@ -67,7 +67,7 @@ def learn(given: Labelled, *, about_tensor: bool = False, by_element: bool = Fal
 
     about_tensor: only predicates about whole tensors. by_element: units are elements, not blocks.
 
-    Rules: CNF-26, CNF-42, CNF-43.
+    Rules: CNF-26, CNF-42, CNF-43, CNF-91.
     """
     if not given.inside.any():
         return None
@@ -177,7 +177,7 @@ def roundest(low: int, high: int) -> int:
 
 
 def _cover(candidates: Sequence[Predicate], given: Labelled) -> Place | None:
-    """Return the cheapest predicates, at most three, that leave out every unit outside."""
+    """Return the cheapest predicates, at most three, that leave out every unit outside. Rules: CNF-91."""
     zeros = given.units.at(~given.inside)
     count = int((~given.inside).sum())
     kept = np.array([np.broadcast_to(candidate.holds(zeros), count) for candidate in candidates], np.bool_)
@@ -202,7 +202,7 @@ def likeliest(given: Labelled, *, about_tensor: bool, passing: Sequence[Units] =
     A predicate that leaves out fewer than half of the units does not count, nor one that chance may have brought about.
     passing: units of tensors of which nothing differs; a predicate that holds for none of them comes first.
 
-    Rules: CNF-44.
+    Rules: CNF-59, CNF-60.
     """
     if not given.inside.any() or given.inside.all():
         return places.EVERYWHERE

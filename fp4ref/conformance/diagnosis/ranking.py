@@ -21,7 +21,7 @@ def ranked(found: Sequence[Hypothesis], *, only_special: bool = False) -> list[H
     only_special: nothing but special values differs. Then a change of the computation that acts on them alone, such as
     an addition of +0, is not told beside a rule for them.
 
-    Rules: CNF-28.
+    Rules: CNF-87.
     """
     ordered = sorted(found, key=lambda hypothesis: (hypothesis.cost, _rank(hypothesis)))
     if only_special and ordered and _rank(ordered[0]) == RULE:

@@ -66,7 +66,10 @@ class Session:
         self.stagewise: Stagewise | None = None
 
     def diagnosis(self) -> Diagnosis:
-        """Mistakes that explain ordinary values, the fewest first, which rules for special ones then join."""
+        """Mistakes that explain ordinary values, the fewest first, which rules for special ones then join.
+
+        Rules: CNF-92.
+        """
         ordinary = self._search(tier=False, share=Share.SINGLE)
         if self._cheapest(ordinary, (0,)):  # nothing but special values differs, and any mistake may do that
             single = self._cheapest(self._search(tier=True, share=Share.SPECIAL), (0, 1))

@@ -22,7 +22,7 @@ ENOUGH = 8  # bits that maxima tell which support a rounding
 def tellable(items: Sequence[Item], *, special: bool) -> list[Mistake]:
     """Return the known mistakes that may be told of some items. special: with those about special values.
 
-    Rules: CNF-28.
+    Rules: CNF-28, CNF-89.
     """
     maxima = _maxima(items)
     known = [mistake for mistake in MISTAKES if special or not mistake.special]

@@ -84,12 +84,12 @@ def cases(
 
 
 def named(name: str, seed: int) -> str:
-    """Return the name of a case of a seed; that of seed 0 has no ending. Rules: CNF-21."""
+    """Return the name of a case of a seed; that of seed 0 has no ending. Rules: CNF-106."""
     return f"{name}@{seed}" if seed else name
 
 
 def seed_of(name: str) -> int:
-    """Return the seed in the name of a case. Rules: CNF-21."""
+    """Return the seed in the name of a case. Rules: CNF-106."""
     seed = name.rpartition("@")[2]
     return int(seed) if "@" in name and seed.isascii() and seed.isdigit() else 0
 

@@ -27,7 +27,7 @@ AMAXES = {  # beside the one under which a scale byte means itself
 def every_byte(aimed: Aim) -> Iterator[Member]:
     """Every code under every scale byte: those that are numbers, all of them, and all under unusual amaxes.
 
-    Rules: CNF-47.
+    Rules: CNF-47, CNF-70.
     """
     if not aimed.reach.encoded:
         return

@@ -43,7 +43,7 @@ def sizes(aimed: Aim) -> Iterator[Member]:
 
     Level 1 has them in one type that the kernel takes, a narrowest; level 2 in every type, but most elements in one.
 
-    Rules: CNF-20.
+    Rules: CNF-20, CNF-104.
     """
     if aimed.level == 1 and not aimed.narrowest:
         return

@@ -118,7 +118,7 @@ def at_fault(
     got: scales in `scale_layout`; expected: linear. A block's codes are also right if the specification makes them of
     x, for then another byte is stored than was used.
 
-    Rules: CNF-24.
+    Rules: CNF-24, CNF-76.
     """
     matrix = Matrix(x, direction)
     rows, columns = matrix.shape

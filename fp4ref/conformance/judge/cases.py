@@ -113,7 +113,7 @@ def judge(case: Case, outcome: Outcome, declared: Declaration, expected: Directi
 
     expected: the golden model's bytes, if they are there already.
 
-    Rules: CNF-1, CNF-3, CNF-9, CNF-10, CNF-22.
+    Rules: CNF-1, CNF-3, CNF-9, CNF-22, CNF-68.
     """
     try:
         return _judged(case, outcome, declared, expected)
@@ -159,7 +159,7 @@ def _judged(case: Case, outcome: Outcome, declared: Declaration, expected: Direc
 def checked_rules(case: Case, declared: Declaration) -> tuple[str, ...]:
     """Return the rules that a case checks of an operation: of rules on layouts those of the declared one.
 
-    Rules: CNF-22.
+    Rules: CNF-77.
     """
     form = layout(declared.scale_layout)
     layouts, (element, scale) = form.rules, (case.spec.element.format, case.spec.scale.format)

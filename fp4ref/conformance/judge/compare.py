@@ -75,7 +75,7 @@ def compare(
 def unequal(codec: Codec, got: Codes, expected: Codes, spec: Spec) -> Bools:
     """Return True where two arrays of codes differ; for a profile of another implementation all NaN are equal.
 
-    Rules: CNF-1, PRO-1.
+    Rules: CNF-1, PRO-1, CNF-83.
     """
     differs: Bools = got != expected
     if spec not in OWN and differs.any():

@@ -50,7 +50,7 @@ class Extent:
             self.dtypes.append(dtype)
 
     def add_bytes(self, given: DirectionData | None) -> None:
-        """Count the scale bytes of a tensor that was given as bytes. Rules: CNF-47."""
+        """Count the scale bytes of a tensor that was given as bytes. Rules: CNF-72."""
         if given is not None:
             self.scale_bytes.update(np.unique(given.scales).tolist())
 

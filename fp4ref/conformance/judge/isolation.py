@@ -14,7 +14,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class InternalError:
-    """An exception that ended one part of a report. part: the name of the part. place: the file and line."""
+    """An exception that ended one part of a report. part: the name of the part. place: the file and line.
+
+    Rules: CNF-69.
+    """
 
     part: str
     type: str

@@ -59,7 +59,7 @@ DECIDING = {
 
 
 def checked_rules(case: GemmCase, to: str) -> tuple[str, ...]:
-    """Return the rules that a case checks. Rules: CNF-22."""
+    """Return the rules that a case checks. Rules: CNF-77."""
     own = [rule for rule in FAMILIES[case.family].rules if rule not in SCALES.values()]
     if case.aimed:
         own += ["GEM-1", "GEM-13", SCALES[case.a.spec.global_scale]]
@@ -69,7 +69,7 @@ def checked_rules(case: GemmCase, to: str) -> tuple[str, ...]:
 def broken_rules(judgements: Sequence[ProductJudgement], to: str, rule: AlphaRule) -> list[frozenset[str]]:
     """Return the rules that each case breaks. If no stage can be named, a wrong case breaks all rules of its family.
 
-    Rules: CNF-24.
+    Rules: CNF-79.
     """
     stages = _Stages(judgements, to, rule)
     found = []

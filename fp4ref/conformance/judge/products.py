@@ -67,7 +67,7 @@ def accepted(case: GemmCase, to: str, rule: AlphaRule) -> tuple[NDArray[Any], ND
 
     The steps after the sums are monotone, so they map the ends of their interval to the ends of the results'.
 
-    Rules: GEM-13, GEM-14, GEM-15.
+    Rules: GEM-13, GEM-14, GEM-15, GEM-52.
     """
     (a, b), rest = case.operands, case.epilogue(to, rule)
     sums = (exact(a, b),) * 2 if case.aimed else interval(a, b)
@@ -96,7 +96,7 @@ def with_additions(
 
     Within four roundings of 2^-23 of the magnitudes; with amaxes of rows one more before C, to the result's type.
 
-    Rules: GEM-15.
+    Rules: GEM-15, GEM-52.
     """
     parts = [part.astype(np.float64) for part in (case.bias, case.accumulate) if part is not None]
     size = np.maximum(np.abs(low), np.abs(high)).astype(np.float64)

@@ -68,7 +68,7 @@ def broken(
     wanted: the right results. wrong: which ones differ from them and are not accepted. given: the bytes that a
     dequantizer or a conversion reads, scales linear.
 
-    Rules: CNF-24.
+    Rules: CNF-78.
     """
     work = {"dequantize": _dequantized, "to_layout": _moved, "hadamard": _transformed}[declared.operation]
     parts = work(case, declared, got, wanted, wrong, given)

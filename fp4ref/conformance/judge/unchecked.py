@@ -20,7 +20,7 @@ class Unchecked:
         return bool(self.found)
 
     def add(self, case: str, finding: Finding) -> None:
-        """Note one case. Rules: CNF-10."""
+        """Note one case. Rules: CNF-68."""
         self.found.setdefault(finding.text, (finding, []))[1].append(case)
 
     @property
@@ -30,7 +30,7 @@ class Unchecked:
 
     @property
     def errors(self) -> list[InternalError]:
-        """An internal error for each text."""
+        """An internal error for each text. Rules: CNF-69."""
         return [_error(finding, names) for finding, names in self.found.values()]
 
     @property
@@ -44,7 +44,7 @@ class Unchecked:
         return f"; an internal error left {_named(self.cases)} unjudged" if self else ""
 
     def status(self, of_verdict: int) -> int:
-        """Return the exit status, given that of the verdict on the other cases. Rules: CNF-10."""
+        """Return the exit status, given that of the verdict on the other cases. Rules: CNF-68."""
         return INTERNAL_STATUS if self else of_verdict
 
 

@@ -41,7 +41,7 @@ Places = NDArray[np.int64]
 
 
 def moved(order: Sequence[int], what: str, verb: str = "stored") -> str:
-    """Describe an order of places as a sentence about `what`, a plural noun. Rules: CNF-28."""
+    """Describe an order of places as a sentence about `what`, a plural noun. Rules: CNF-88."""
     at = np.asarray(order, np.int64)
     said = next(filter(None, (say(at, what, f"{what} of each {len(at)}") for say in WORDS)))
     return said.replace("are stored", f"are {verb}")

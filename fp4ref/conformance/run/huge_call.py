@@ -54,7 +54,7 @@ def attempt(function: Callable[..., Any], declared: Declaration, trial: HugeTria
 
     The record has `skipped`, the reason why the call was not made, or `finding`, or `results` by name.
 
-    Rules: CNF-9, CNF-29.
+    Rules: CNF-9, CNF-52.
     """
     library = Arrays(declared.arrays, declared.device)
     free = _free(library) if trial.memory is None else trial.memory
@@ -185,7 +185,7 @@ def _difference(
     trial: HugeTrial,
     samples: Mapping[int, NDArray[Any]],
 ) -> HugeDifference:
-    """Compare every byte with that of the tiles, and those of some rows with their own bytes. Rules: CNF-1, CNF-29."""
+    """Compare every byte with that of the tiles, and those of some rows with their own bytes. Rules: CNF-1, CNF-52."""
     found = HugeDifference(size=len(flat), ranges=[], samples={})
     assert found.ranges is not None
     assert found.samples is not None

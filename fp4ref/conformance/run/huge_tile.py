@@ -81,7 +81,7 @@ class HugePlan:
     def trial(self, size: Size, sizes: tuple[Size, ...], memory: int | None = None) -> HugeTrial:
         """Return the call past a size; samples are the rows around all sizes below, and the first and last rows.
 
-        Rules: CNF-29.
+        Rules: CNF-29, CNF-52.
         """
         count, expected = self.count(size), [golden(case) for case in (self.body, self.last)]
         body, last = (
@@ -157,14 +157,14 @@ def plan(spec: Spec, declared: Declaration, width: int = WIDTH) -> HugePlan:
 
     Errors: DomainError for another kernel than a quantizer, and for one that draws its own random bits.
 
-    Rules: CNF-29.
+    Rules: CNF-29, CNF-54.
     """
     if declared.operation != "quantize":
-        raise DomainError(OPERATION, f"a kernel with operation={declared.operation!r}", "a quantizer", "CNF-29")
+        raise DomainError(OPERATION, f"a kernel with operation={declared.operation!r}", "a quantizer", "CNF-54")
     if declared.packing != CANONICAL:
-        raise DomainError(OPERATION, f"packing={declared.packing!r}", "the canonical packing", "CNF-29")
+        raise DomainError(OPERATION, f"packing={declared.packing!r}", "the canonical packing", "CNF-54")
     if spec.stochastic and draws(declared):
-        raise DomainError(OPERATION, "a kernel that draws its own random bits", "one that takes random_bits", "CNF-29")
+        raise DomainError(OPERATION, "a kernel that draws its own random bits", "one that takes random_bits", "CNF-54")
     unit = lcm(UNIT, 4 * spec.block.columns, spec.block.rows, *declared.multiple)
     rows, columns = PARTS * unit, -(-width // unit) * unit
     if rows * columns > WIDEST:

@@ -36,7 +36,7 @@ class KernelProcess:
 
     Errors: BackendError with the reason why the kernel cannot be loaded.
 
-    Rules: CNF-5, CNF-13.
+    Rules: CNF-5, CNF-13, CNF-95.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class KernelProcess:
         limit: seconds in which the process does not wait for a processor; left: seconds of the clock. how: arguments
         of `Caller.outcomes`.
 
-        Rules: CNF-37, CNF-38.
+        Rules: CNF-37, CNF-38, CNF-73.
         """
         record, arrays = of_jobs(jobs)
         answer = self._ask(limit, (record | how, arrays), left)
@@ -112,6 +112,8 @@ class KernelProcess:
 
         limit: seconds without those in which the process waits for a processor, if these are at most WAITING times
         as many. left: seconds of the clock.
+
+        Rules: CNF-73.
         """
         self._number += 1
         record, arrays = message
@@ -167,7 +169,7 @@ def _beside(waited: float) -> str:
 
 
 def _started(errors: IO[bytes]) -> tuple[int | None, subprocess.Popen[bytes]]:
-    """Return the pipe whose end ends the process, None without a guard, and the process. Rules: CNF-13."""
+    """Return the pipe whose end ends the process, None without a guard, and the process. Rules: CNF-95."""
     command = [sys.executable, "-P", str(SCRIPT)]
     pipe = subprocess.PIPE
     if not GUARDED:

@@ -25,7 +25,7 @@ NAME = re.compile(r"[^\s/]+(/[^/\x00-\x1f\ufffd]+){3}|[\w.+-]+(@\d+)?")  # famil
 def recall(kernel: str, spec: Spec) -> list[str]:
     """Return the names of the cases on which a kernel failed last time; none if that is not known.
 
-    Rules: CNF-21.
+    Rules: CNF-64, CNF-107.
     """
     try:
         with _path(kernel, spec).open("rb") as file:

@@ -70,7 +70,7 @@ def repeated(
 
     A signal that ends the run costs the repetitions: of the calls that were made, the first outcomes are yielded.
 
-    Rules: CNF-14, CNF-48.
+    Rules: CNF-14, CNF-67, CNF-96.
     """
     tries: list[_Try] = []
     size = 0

@@ -24,7 +24,7 @@ def in_order(
 
     forever: go on with the next seed until `stop` returns True at the end of a seed. reach: arguments of `cases_of`.
 
-    Rules: CNF-21.
+    Rules: CNF-21, CNF-64, CNF-107.
     """
     allowed, start = reach.get("families"), reach.pop("seed", 0)
     wanted = [name for name in first if allowed is None or name.partition("/")[0] in allowed]
@@ -45,7 +45,7 @@ def in_order(
 def named(declared: Declaration, spec: Spec, name: str, **reach: Any) -> Case | None:
     """Return the case of a name, in which its seed may stand; None if there is none.
 
-    Rules: CNF-7, CNF-21.
+    Rules: CNF-103, CNF-106.
     """
     family = name.partition("/")[0]
     if family not in FAMILIES:

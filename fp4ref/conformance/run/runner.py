@@ -119,7 +119,7 @@ class Runner:
     def outcome(self, make: Maker, *, remember: bool = False) -> Outcome:
         """Return the outcome of one call. remember: check the arrays that earlier calls returned, too.
 
-        Rules: CNF-10.
+        Rules: CNF-68.
         """
         stopped = self._stopped()
         if stopped:
@@ -131,7 +131,7 @@ class Runner:
         return self._outcomes([job], remember=remember)[0]
 
     def together(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Return the outcomes of calls that run at once, each on its own stream of a device. Rules: CNF-14."""
+        """Return the outcomes of calls that run at once, each on its own stream of a device. Rules: CNF-66."""
         stopped = self._stopped()
         return [Outcome(finding=stopped)] * len(jobs) if stopped else self._outcomes(jobs, together=True)
 
@@ -142,7 +142,7 @@ class Runner:
         self._process = None
 
     def _stopped(self) -> Finding | None:
-        """Return the reason if no more calls are made."""
+        """Return the reason if no more calls are made. Rules: CNF-75."""
         if self._options.left <= 0:
             return Finding(FindingKind.NOT_TRIED, "the time of the run is over")
         hangs = sum(found.kind is FindingKind.HUNG for found in self._breakdowns)
@@ -170,7 +170,10 @@ class Runner:
         return found
 
     def _asked(self, jobs: Sequence[Job], **how: bool) -> list[Outcome] | Finding:
-        """Call in the process; its first call may take longer, as long as compiling has been seen to take."""
+        """Call in the process; its first call may take longer, as long as compiling has been seen to take.
+
+        Rules: CNF-74.
+        """
         fresh = self._process is None
         if self._process is None:
             assert self._subject.target is not None

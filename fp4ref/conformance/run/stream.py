@@ -80,7 +80,7 @@ class StreamPlan:
 
 
 def write(stream: IO[bytes], plan: StreamPlan) -> int:
-    """Write the preamble, every case and the end; the number of cases. Rules: CNF-6."""
+    """Write the preamble, every case and the end; the number of cases. Rules: CNF-6, CNF-80, CNF-81, CNF-113."""
     text = plan.to_json().encode()
     stream.write(MAGIC + struct.pack("<I", len(text)) + text)
     count = 0
@@ -205,7 +205,7 @@ def read(reader: Reader, plan: StreamPlan, declared: Declaration, options: RunOp
 
     Errors: FileError with the byte at which the stream breaks the format, ends, or answers another case.
 
-    Rules: CNF-6, CNF-9, CNF-38, CNF-45.
+    Rules: CNF-6, CNF-9, CNF-38, CNF-45, CNF-80, CNF-97.
     """
     count, ended = 0, None
     for index, case in enumerate(plan.cases()):
@@ -232,7 +232,7 @@ def read(reader: Reader, plan: StreamPlan, declared: Declaration, options: RunOp
 
 
 def _answer(reader: Reader, index: int, case: Case, key: int, declared: Declaration) -> Outcome:
-    """Read the answer to one case. Rules: CNF-6, CNF-32."""
+    """Read the answer to one case. Rules: CNF-32, CNF-112."""
     start = reader.offset
     kind, *numbers = HEAD.unpack(reader.take(HEAD.size, f"the answer to case {index} ({case.id})"))
     if kind == END:
@@ -263,7 +263,7 @@ def _require_end(reader: Reader, count: int, options: RunOptions) -> None:
 
 
 def _outcome(reader: Reader, case: Case, declared: Declaration, sizes: Sequence[int]) -> Outcome:
-    """Return the parts of one answer; of the wrong size they are a finding."""
+    """Return the parts of one answer; of the wrong size they are a finding. Rules: CNF-82."""
     shapes = arguments.buffer_shapes(case.spec, case.x.shape, case.direction, declared.scale_layout)
     shapes = shapes._replace(data=data_shape(case.matrix, case.spec, declared))
     limit = 1 << 31

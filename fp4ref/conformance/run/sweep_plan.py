@@ -39,7 +39,7 @@ def require_served(spec: Spec, declared: Declaration, dtype: str) -> None:
 
     Errors: DomainError.
 
-    Rules: CNF-46.
+    Rules: CNF-58.
     """
     for served, got, needed in (
         (declared.operation == "quantize", f"a kernel with operation={declared.operation!r}", "a quantizer"),
@@ -59,13 +59,15 @@ def require_served(spec: Spec, declared: Declaration, dtype: str) -> None:
         ),
     ):
         if not served:
-            raise DomainError(OPERATION, got, needed, "CNF-46")
+            raise DomainError(OPERATION, got, needed, "CNF-58")
 
 
 def maxima(spec: Spec, dtype: str) -> list[int | None]:
     """Return the patterns of the global maxima of a sweep; None stands for a specification without a global scale.
 
     For a type of 16 bits there are as many as a block has columns, or more, so that every value meets every column.
+
+    Rules: CNF-55.
     """
     if spec.global_scale is Granularity.NONE:
         return [None] * (1 if dtype == "float32" else spec.block.columns)

@@ -17,7 +17,7 @@ def of_backends(report: SelfCheckReport, subject: NamedSubject) -> dict[str, Any
 
     Its cases are tests of one backend each. The reason why a backend could not run is a fact of the machine.
 
-    Rules: CNF-17, CNF-41.
+    Rules: CNF-17, CNF-41, CNF-63.
     """
     absent = dict.fromkeys(report.unavailable, "not available")
     basis = replace(report.coverage, not_judged=absent).to_json()

@@ -50,7 +50,7 @@ class _PreparedCall:
 def call(function: Callable[..., Any], declared: Declaration, job: Job) -> Outcome:
     """Call a kernel twice; nothing that it raises gets out, and a difference between the two calls is a finding.
 
-    Rules: CNF-9.
+    Rules: CNF-9, CNF-85.
     """
     return Caller(function, declared).call(job)
 
@@ -71,7 +71,7 @@ class Caller:
 
         remember: compare the arrays that earlier calls returned with their bytes at that time.
 
-        Rules: CNF-9, CNF-14.
+        Rules: CNF-9, CNF-67, CNF-85.
         """
         try:
             inputs = {name: self._input(name, value) for name, value in job.arguments.items()}
@@ -93,7 +93,7 @@ class Caller:
         return outcome_of(results, finding)
 
     def outcomes(self, jobs: Sequence[Job], *, remember: bool = False, together: bool = False) -> list[Outcome]:
-        """Return the outcomes of calls, made one after another or at once. Rules: CNF-9, CNF-14."""
+        """Return the outcomes of calls, made one after another or at once. Rules: CNF-9, CNF-66."""
         return self._together(jobs) if together else [self.call(job, remember) for job in jobs]
 
     def _together(self, jobs: Sequence[Job]) -> list[Outcome]:
@@ -101,7 +101,7 @@ class Caller:
 
         Inputs are NaN until the stream of their call runs. A C function that takes no stream has them from the start.
 
-        Rules: CNF-14.
+        Rules: CNF-66.
         """
         try:
             inputs = [{name: self._input(name, value) for name, value in job.arguments.items()} for job in jobs]
@@ -166,7 +166,7 @@ class Caller:
         return results, _touched(prepared.inputs, buffers), named
 
     def _overwritten(self) -> Finding | None:
-        """Return the first array of an earlier call whose bytes have changed since. Rules: CNF-14."""
+        """Return the first array of an earlier call whose bytes have changed since. Rules: CNF-67."""
         for returned in self._earlier:
             for name, (array, before) in returned.items():
                 count = int(np.count_nonzero(host_bytes(array) != before))

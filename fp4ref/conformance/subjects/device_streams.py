@@ -13,7 +13,7 @@ def on_streams(device: str, calls: Sequence[Callable[[], Any]]) -> list[Any]:
 
     No stream starts before a delay on one more has passed. The device's default stream waits for none of them.
 
-    Rules: CNF-14.
+    Rules: CNF-66.
     """
     import torch
 

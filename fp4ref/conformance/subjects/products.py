@@ -37,7 +37,7 @@ def require(spec: Spec, declared: Declaration) -> None:
 
 
 def reasons(case: GemmCase, declared: Declaration) -> str:
-    """Why a case does not apply to a kernel; empty if it does. Rules: CNF-8."""
+    """Why a case does not apply to a kernel; empty if it does. Rules: CNF-102."""
     m, n, depth = case.shape
     rows, columns = multiples(case.a.spec, declared)
     if m % rows or n % rows or depth % columns:
@@ -53,7 +53,7 @@ def reasons(case: GemmCase, declared: Declaration) -> str:
 def job_of(case: GemmCase, declared: Declaration) -> Job:
     """Return the call of a kernel for a case that is fitted to it; padding of the scales is poisoned.
 
-    Rules: CNF-8, GEM-15, GEM-16, LAY-6.
+    Rules: CNF-8, GEM-16, LAY-6, GEM-50, GEM-51, GEM-54, GEM-55.
     """
     given: dict[str, NDArray[Any] | int] = dict(zip(("rows", "columns", "depth"), case.shape, strict=True))
     for name, q, used in zip("ab", (case.a, case.b), case.directions, strict=True):

@@ -102,7 +102,7 @@ def cases_of(declared: Declaration, spec: Spec, **reach: Any) -> Iterator[Case]:
 
 
 def reasons(case: Case, declared: Declaration) -> str:
-    """Why a case does not apply to a kernel; empty if it does. Rules: CNF-8."""
+    """Why a case does not apply to a kernel; empty if it does. Rules: CNF-71, CNF-102."""
     rows, columns = case.matrix
     spec = case.spec
     high, wide = multiples(spec, declared)

@@ -70,7 +70,7 @@ def turned(q: Quantized, direction: Direction) -> Quantized:
     They are the same bytes with the rows moved by one, in the shape of the other direction, so that a kernel that
     reads them makes sums of the same size.
 
-    Rules: GEM-16.
+    Rules: GEM-16, GEM-54.
     """
     assert q.row is not None
     (rows, depth), width = q.matrix, q.spec.block.columns

@@ -120,7 +120,7 @@ class HugeReport:
 
     @property
     def kind(self) -> Verdict:
-        """The verdict; incomplete if no size could be tried. Rules: CNF-2, CNF-29."""
+        """The verdict; incomplete if no size could be tried. Rules: CNF-2, CNF-53."""
         if any(case.wrong for case in self.cases):
             return Verdict.WRONG
         return Verdict.CONFORMS if any(case.tried for case in self.cases) else Verdict.INCOMPLETE
@@ -182,7 +182,7 @@ def check(
 
     Errors: DomainError for a kernel that this does not apply to.
 
-    Rules: CNF-29, CNF-48.
+    Rules: CNF-48, CNF-51, CNF-53.
     """
     planned, cases, cut = plan(spec, subject.declaration, width), list[HugeCase](), None
     with contextlib.ExitStack() as stack:

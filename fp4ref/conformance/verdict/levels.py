@@ -22,7 +22,7 @@ LEVELS = {  # of the row direction, and of the column direction
 def cited(spec: Spec, declared: Declaration) -> dict[str, list[str]]:
     """Return the citation of each level that a declared operation belongs to, and what of the level it leaves out.
 
-    Rules: RES-3, CNF-17.
+    Rules: RES-3, CNF-62.
     """
     levels = LEVELS.get(declared.operation)
     if levels is None:

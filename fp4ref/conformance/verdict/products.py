@@ -87,7 +87,7 @@ class ProductReport:
 
     @property
     def status(self) -> int:
-        """The exit status of a command. Rules: CNF-2, CNF-10."""
+        """The exit status of a command. Rules: CNF-2, CNF-68."""
         return self.unchecked.status(self.kind.status)
 
     @property
@@ -201,7 +201,7 @@ class ProductReport:
         return found
 
     def rules(self) -> dict[str, Cell]:
-        """Return tests passed and made, by rule; a rule fails only for a stage that it decides. Rules: CNF-24."""
+        """Return tests passed and made, by rule; a rule fails only for a stage that it decides. Rules: CNF-79."""
         found: dict[str, Cell] = {}
         to = self.declaration.to
         broken = broken_rules(self.judgements, to, self.rule)

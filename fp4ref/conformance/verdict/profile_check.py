@@ -70,7 +70,7 @@ class ProfileCheck:
 
     @property
     def equal(self) -> bool:
-        """True if no case differs."""
+        """True if no case differs. Rules: PRO-10."""
         return self.report.ok
 
     def to_json(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def digest(found: Mapping[str, Any]) -> str:
 def statement(found: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
     """Return a statement. found: what the digest is over; beside: facts of the machine and of the moment.
 
-    Rules: CNF-17.
+    Rules: CNF-17, CNF-63.
     """
     return {"fp4ref_statement": VERSION, "digest": digest(found), "found": dict(found), "beside": dict(beside)}
 
@@ -138,7 +138,7 @@ def of_drawing(report: StochasticReport, declared: Declaration, subject: NamedSu
 
     The finding is which counts are plausible; the counts themselves, and causes that cite them, differ from run to run.
 
-    Rules: CNF-17, CNF-41.
+    Rules: CNF-17, CNF-41, CNF-63.
     """
     plausible: dict[str, bool] = {}
     for test in report.tests:
@@ -188,7 +188,7 @@ def specs_of(specs: Sequence[Spec]) -> dict[str, Any]:
 def declaration_of(spec: Spec, declared: Declaration, ok: bool) -> dict[str, Any]:
     """Return a declaration as JSON data, with lists for tuples, and the levels that a subject with no difference cites.
 
-    Rules: CNF-17, RES-3.
+    Rules: CNF-17, RES-3, CNF-62.
     """
     return {"declaration": json.loads(json.dumps(declared.to_json())), "levels": cited(spec, declared) if ok else {}}
 

@@ -27,7 +27,7 @@ def read(path: Path) -> dict[str, Any]:
 
     Errors: FileError for what is no JSON, and for JSON that is no statement of a known version.
 
-    Rules: CNF-18.
+    Rules: CNF-108.
     """
     with path.open("rb") as file:
         text = file.read(BYTES_MAX + 1)
@@ -52,7 +52,7 @@ def _no_number(name: str) -> None:
 def problems(record: Mapping[str, Any]) -> list[str]:
     """Return the faults of a statement: its digest, its schema and its sums, a line each.
 
-    Rules: CNF-17, CNF-18.
+    Rules: CNF-17, CNF-18, CNF-108.
     """
     right = digest(record["found"])
     found = [] if record.get("digest") == right else [f"digest: {record.get('digest')}, need {right}"]

@@ -106,7 +106,7 @@ class StochasticReport:
 
     @property
     def status(self) -> int:
-        """The exit status of a command. Rules: CNF-2, CNF-10."""
+        """The exit status of a command. Rules: CNF-2, CNF-68."""
         return self.unchecked.status(self.kind.status)
 
     @property

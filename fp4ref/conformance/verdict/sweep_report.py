@@ -100,7 +100,7 @@ class SweepReport:
 
     @property
     def kind(self) -> Verdict:
-        """The verdict. Rules: CNF-2, CNF-46."""
+        """The verdict. Rules: CNF-2, CNF-46, CNF-57."""
         if self.finding is not None or self.counts.keys() - {"nan"}:
             return Verdict.WRONG
         if self.stopped or not self.patterns:
@@ -114,7 +114,7 @@ class SweepReport:
 
     @property
     def extent(self) -> str:
-        """The domain that was compared, in words."""
+        """The domain that was compared, in words. Rules: CNF-56."""
         under = f" and {self.maxima} global maxim{'um' if self.maxima == 1 else 'a'}" if self.has_global_scale else ""
         return f"every {self.dtype} under {len(self.bytes_tried)} scale bytes{under}, {self.patterns:,} elements"
 
@@ -182,7 +182,7 @@ class SweepReport:
         }
 
     def statement(self, subject: NamedSubject) -> dict[str, Any]:
-        """Return the trial and the findings of a sweep, for a statement. Rules: CNF-17, CNF-46."""
+        """Return the trial and the findings of a sweep, for a statement. Rules: CNF-17, CNF-56."""
         failing = [f"exhaustive/{self.dtype}"] if self.kind is not Verdict.CONFORMS else []
         finding = [] if self.finding is None else [{"kind": self.finding.kind.value, "count": 1, "first": "exhaustive"}]
         return {

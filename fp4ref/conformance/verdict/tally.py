@@ -135,7 +135,7 @@ class Tally:
             self.kept[kind] += case.x.nbytes
 
     def _innocent(self, judgement: Judgement) -> bool:
-        """Count a finding that says nothing about the kernel; True if it is one. Rules: CNF-10, CNF-38."""
+        """Count a finding that says nothing about the kernel; True if it is one. Rules: CNF-38, CNF-68."""
         finding = judgement.finding
         if finding is None or finding.kind not in {FindingKind.NOT_TRIED, FindingKind.INTERNAL}:
             return False
@@ -146,7 +146,7 @@ class Tally:
         return True
 
     def skip(self, case: Case, reason: str) -> None:
-        """Count a case that does not apply. Rules: CNF-8."""
+        """Count a case that does not apply. Rules: CNF-102."""
         self.skipped[reason] += 1
         self.excluded.setdefault(case.family, reason)
 

@@ -135,10 +135,11 @@ class LayerNormMLP(ParallelModule):
         return self._computed(inp, is_first_microbatch)
 
     def _computed(self, inp: torch.Tensor, is_first_microbatch: bool | None) -> Any:
+        """Return the results; an override is refused. Rules: TEM-43."""
         inp = self.prepare_forward(inp)
         if self.backward_override is not None:
             got = f"backward_override={self.backward_override}"
-            raise SettingError("LayerNormMLP", got, "LayerNormLinear and Linear in its place", "TEM-2")
+            raise SettingError("LayerNormMLP", got, "LayerNormLinear and Linear in its place", "TEM-43")
         normed = normalize(
             inp,
             self.layer_norm_weight,

@@ -99,7 +99,7 @@ class QuantizedOperands(torch.nn.Module):
         self._operands |= dict(zip(roles, self.quantizers[KEYS[fwd]], strict=True))
 
     def init_fp8_metadata(self) -> None:
-        """Make all quantizers anew, and forget the kept weights, if the recipe has changed. Rules: TEM-19."""
+        """Make all quantizers anew, and forget the kept weights, if the recipe has changed. Rules: TEM-19, TEM-53."""
         recipe = FP8GlobalStateManager.get_fp8_recipe()
         kind, settings = type(recipe), vars(recipe)
         if (kind, settings) == self._recipe_seen:

@@ -44,7 +44,7 @@ def quantize_weight(
 
     Errors: SettingError without what is needed to make one.
 
-    Rules: TEM-3, TEM-17, TEM-18, TEM-20.
+    Rules: TEM-3, TEM-17, TEM-18, TEM-20, TEM-44.
     """
     if isinstance(tensor, QuantizedTensor):
         _require_usages(tensor, quantizer)

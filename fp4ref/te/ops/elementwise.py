@@ -126,7 +126,7 @@ class MakeExtraOutput(BasicOperation):
         return x, (x,)
 
     def with_next(self, following: Sequence[BasicOperation]) -> Together | None:
-        """Return the function that adds both gradients of an RMSNorm's or product's input. Rules: TEM-35, TEM-40."""
+        """Return the function that adds both gradients of an RMSNorm's or product's input. Rules: TEM-35, TEM-46."""
         after: Any = following[0] if following else None
         if self._in_place and hasattr(after, "behind_fork"):
             return after.behind_fork(following[1:])  # type: ignore[no-any-return]

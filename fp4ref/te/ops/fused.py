@@ -21,7 +21,7 @@ class ForwardLinearBiasActivation(FusedNeighbours):
 
 
 class ForwardLinearBiasAdd(FusedNeighbours):
-    """A product, its bias if there is one, and an addition in place. Rules: TEM-40."""
+    """A product, its bias if there is one, and an addition in place. Rules: TEM-40, TEM-54."""
 
 
 class ForwardLinearScaleAdd(FusedNeighbours):
@@ -29,7 +29,7 @@ class ForwardLinearScaleAdd(FusedNeighbours):
 
 
 class BackwardLinearAdd(FusedNeighbours):
-    """The gradient of a product's input, added to that of an extra output in place. Rules: TEM-40."""
+    """The gradient of a product's input, added to that of an extra output in place. Rules: TEM-46."""
 
 
 class BackwardLinearScale(FusedNeighbours):

@@ -137,7 +137,7 @@ class BasicLinear(WeightedOperation):
         Errors: TensorShapeError for another shape of `added`, BackendError if it shares memory with x, which the
         backward pass reads.
 
-        Rules: TEM-33, TEM-34, TEM-40.
+        Rules: TEM-33, TEM-34, TEM-40, TEM-54.
         """
         self.enter(x, self.weight.dtype)
         if added is not None:
@@ -170,7 +170,7 @@ class BasicLinear(WeightedOperation):
     def _require_apart(self, x: Tensor, added: Tensor) -> None:
         shape = (*x.shape[:-1], self.weight.shape[0])
         if added.numel() != math.prod(shape) or added.shape[-1:] != shape[-1:]:
-            raise TensorShapeError("AddExtraInput", f"{list(added.shape)} in place", f"{list(shape)}", "TEM-40")
+            raise TensorShapeError("AddExtraInput", f"{list(added.shape)} in place", f"{list(shape)}", "TEM-54")
         require_apart("AddExtraInput", {"an extra input in place": added.detach()}, {"x": x.detach()})
 
     def with_next(self, following: Sequence[BasicOperation]) -> Together | None:
@@ -198,7 +198,7 @@ class BasicLinear(WeightedOperation):
         return Together(call, 1 + bool(owner) + adds, forward=kind)
 
     def behind_fork(self, following: Sequence[BasicOperation]) -> Together | None:
-        """Return the product behind an extra output whose gradient is added in place. Rules: TEM-40.
+        """Return the product behind an extra output whose gradient is added in place. Rules: TEM-46, TEM-47.
 
         Errors: NotSupportedError for a scale, or an addition in place, behind the product.
         """
@@ -207,7 +207,7 @@ class BasicLinear(WeightedOperation):
         inner = self.with_bias(following)
         if (inner and inner.forward is ForwardLinearBiasAdd) or (following and isinstance(following[0], ConstantScale)):
             got = "a product between an extra output and an addition in place, or before a scale"
-            raise NotSupportedError("Sequential", got, "in_place=False of the extra output", "TEM-40")
+            raise NotSupportedError("Sequential", got, "in_place=False of the extra output", "TEM-47")
         bias = following[0] if inner else None
 
         def call(x: Tensor) -> tuple[Tensor, tuple[Tensor]]:

@@ -40,7 +40,7 @@ def nearness(items: Sequence[Item]) -> str:
 
     Maxima are those of the candidate, and codes are judged with its own scale bytes.
 
-    Rules: CNF-44.
+    Rules: CNF-61.
     """
     found: list[Nearness] = []
     tick, partly = Deadline(NEAR), False

@@ -31,7 +31,7 @@ ELEMENT = 4.0  # the largest power of two that every element format has
 
 
 def bias(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """Yield products of -1024 + 8 m, and biases 1025 + 2 n of eleven significant bits. Rules: GEM-8, GEM-15."""
+    """Yield products of -1024 + 8 m, and biases 1025 + 2 n of eleven significant bits. Rules: GEM-8, GEM-15, GEM-53."""
     for name, rows, columns, blocks, cut in _shapes(0):
         case = _product(family, name, spec, -128, np.arange(rows) % SIDE, columns, blocks, cut)
         yield from _with_plain(case, bias=_biases(columns))
@@ -40,7 +40,10 @@ def bias(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
 
 
 def sum_and_c(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """Yield products of 8 (2049 + 2 i), which no 16-bit type holds, and C = 8 (16 j - 2048). Rules: GEM-8, GEM-15."""
+    """Yield products of 8 (2049 + 2 i), which no 16-bit type holds, and C = 8 (16 j - 2048).
+
+    Rules: GEM-8, GEM-15, GEM-53.
+    """
     for name, rows, columns, blocks, cut in _shapes(1):
         case = _long_product(family, name, spec, rows, columns, blocks, cut)
         yield from _with_plain(case, accumulate=(STEP * (16 * _mixed(rows, columns, 16) - 2048)).astype(F))
@@ -48,7 +51,7 @@ def sum_and_c(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
 
 
 def both(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """Yield the products and the biases of the family bias, and C = 0 to 24. Rules: GEM-8, GEM-15."""
+    """Yield the products and the biases of the family bias, and C = 0 to 24. Rules: GEM-8, GEM-15, GEM-53."""
     for name, rows, columns, blocks, cut in _shapes(2):
         case = _product(family, name, spec, -128, np.arange(rows) % SIDE, columns, blocks, cut)
         c = (STEP * _mixed(rows, columns, 4)).astype(F)

@@ -49,7 +49,7 @@ class GemmCase:
 
     @property
     def id(self) -> str:
-        """Its name in reports. Rules: CNF-21."""
+        """Its name in reports. Rules: CNF-106."""
         return named(f"{self.family}-{self.name}", self.seed)
 
     @property

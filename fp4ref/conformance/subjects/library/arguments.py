@@ -40,7 +40,7 @@ class Field(NamedTuple):
         return Field(self.origin, f"{self.field}.{name}".lstrip("."))
 
     def fail(self, got: str, needed: str) -> NoReturn:
-        """Refuse the signature in one line: file, field, got, needed. Rules: CNF-39."""
+        """Refuse the signature in one line: file, field, got, needed. Rules: CNF-101."""
         raise FileError(f"signature {self.origin}" + (f": {self.field}" if self.field else ""), got, needed, RULE)
 
     def require_table(self, record: Any, known: Iterable[str]) -> None:

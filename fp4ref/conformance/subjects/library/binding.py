@@ -85,7 +85,7 @@ class _Bound:
 
         Errors: Wrong for a status that means failure, for a size that has no value, and for bytes outside a buffer.
 
-        Rules: CNF-16.
+        Rules: CNF-16, CNF-100.
         """
         given = dict(zip(self._declared.inputs, inputs, strict=True))
         call = _Call(self._signature, self._declared, self._facts, self._arrays, given, out)
@@ -121,7 +121,10 @@ class _Call:
         self._stored: Guarded | None = None
 
     def argument(self, argument: Argument) -> Any:
-        """Return the ctypes value of an argument: a pointer, a number of its type, or a handle. Rules: CNF-16."""
+        """Return the ctypes value of an argument: a pointer, a number of its type, or a handle.
+
+        Rules: CNF-16, CNF-99.
+        """
         by_kind: dict[str, Callable[[Argument], Any]] = {
             "input": lambda each: self._pointer(self._input(each.value)),
             "output": lambda each: self._pointer(self._output(each)),
