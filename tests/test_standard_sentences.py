@@ -32,9 +32,9 @@ def prose(rule):
     return " ".join(RULES[rule].text.replace("\n>", "\n").split())
 
 
-def found(pattern, rule):
-    """The words that a pattern has in the text of a rule."""
-    match = re.search(pattern, prose(rule))
+def found(pattern, rule, text=None):
+    """The words that a pattern has in the text of a rule, or in a part of it."""
+    match = re.search(pattern, text or prose(rule))
     assert match, (rule, pattern)
     return match.groups()
 
@@ -341,18 +341,18 @@ def test_midpoints_and_fewest_codes():
         Format("it", **settings, codes=fewest - 1)
 
 
-@pytest.mark.rule("SPC-3", "SPC-11")
-@pytest.mark.example("SPC-3", "SPC-11")
+@pytest.mark.rule("SPC-3", "SPC-11", "SPC-16")
+@pytest.mark.example("SPC-3", "SPC-16")
 def test_objects_and_defaults_of_json():
     search, nvfp4 = (json.loads(named(name).to_json()) for name in ("nvfp4-4over6", "nvfp4"))
     rotated = json.loads(named("nvfp4-rht").to_json())
     shown = [json.loads(text) for text in re.findall(r"`(\{.*?\})` of", prose("SPC-3"))]
     assert shown == [rotated["hadamard"], search["four_over_six"]]
-    own = found(r"in the table of SPC-1 for (.*?) and (\w+), and for", "SPC-11")
-    fields = [*own[0].split(", "), own[1]]
-    codec = found(r"\band for (.*?) and (\w+) of a codec", "SPC-11")
-    (signs,) = found(r"and `(\d+)` for signs", "SPC-11")
-    assert rotated["hadamard"] == {"signs": int(signs)}
+    (own, _), (codec, _), (four_over_six, _), (of, signs) = tables(RULES["SPC-16"].text)[0][1:]
+    fields = own.split(", ")
+    codec = found(r"(.*?) and (\w+) of a codec", "SPC-16", codec)
+    assert set(re.findall(r"\w+", four_over_six)) == {*search["four_over_six"], "and", "of", "four_over_six"}
+    assert (rotated["hadamard"], of) == ({"signs": int(signs.strip("`"))}, "signs of hadamard")
     for name in nvfp4:
         record = {key: value for key, value in nvfp4.items() if key != name}
         if name in fields:
