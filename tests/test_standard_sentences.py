@@ -402,8 +402,8 @@ def archive(members):
     return buffer.getvalue()
 
 
-@pytest.mark.rule("FIL-1", "FIL-2", "FIL-5")
-@pytest.mark.example("FIL-1", "FIL-2", "FIL-5")
+@pytest.mark.rule("FIL-1", "FIL-2", "FIL-5", "FIL-11", "FIL-12")
+@pytest.mark.example("FIL-1", "FIL-2", "FIL-5", "FIL-12")
 def test_the_limits_of_files(tmp_path, monkeypatch):
     path = tmp_path / "a.safetensors"
     (dimensions,) = integers(r"at most (\d+) integers >= 0", "FIL-1")
@@ -420,12 +420,16 @@ def test_the_limits_of_files(tmp_path, monkeypatch):
             file.truncate(8 + size)  # a file with a hole: zeros are no JSON
         with pytest.raises(FileError, match=words):
             open_tensors(path)
-    (multiple,) = integers(r"pads the header with spaces to a multiple of (\d+)", "FIL-1")
+    (multiple,) = integers(r"shall pad the header with spaces to a multiple of (\d+)", "FIL-12")
+    padded = {}
     for count in range(1, 12):
         header, _ = fp4ref.files.safetensors.header(path, [fp4ref.files.Entry("n" * count, "U8", (1,))], {})
+        padded[len(header[8:].rstrip(b" "))] = len(header[8:])
         assert len(header) % multiple == 0
+    for text, whole in tables(RULES["FIL-12"].text)[0][1:]:
+        assert padded[int(text.split()[0])] == int(whole.split()[0])
 
-    (order,) = found(r"by their types, in this order, .*? of their names: (.*?)\. It pads", "FIL-1")
+    (order,) = found(r"by their types, in this order, .*? of their names: (.*?)\. \|", "FIL-11")
     types = re.findall(r"`(\w+)`", order)
     assert {*types} == {*fp4ref.files.DTYPES}
     alphabet = ["a", "B", "\u00e9", "\ue000", "\U00010000"]

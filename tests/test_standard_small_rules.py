@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
+import struct
+import zipfile
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import fp4ref
 from fp4ref import rules
 from fp4ref.arithmetic import ARITHMETIC
-from fp4ref.errors import Fp4Error
+from fp4ref.conformance.dumps.files import read_dump
+from fp4ref.errors import FileError, Fp4Error
+from fp4ref.files import open_tensors, safetensors
 from fp4ref.formats import CUDA_E8M0, Codec
 from fp4ref.model.quantize import constants
 from fp4ref.standard.tables import codes_of, number_of, tables
@@ -109,3 +115,151 @@ def test_a_format_without_a_zero():
         for rounding in re.findall("`(.*?)`", roundings):
             codec = Codec(format=CUDA_E8M0.format, rounding=rounding, nan=CUDA_E8M0.nan)
             assert codec.encode(F([number_of(number)])).tolist() == codes_of(code)
+
+
+# Chapter 13
+
+
+@pytest.mark.rule("FIL-11")
+@pytest.mark.example("FIL-11")
+def test_the_order_of_tensors(tmp_path):
+    ((given, written),) = rows_of("FIL-11")
+    entries = [fp4ref.files.Entry(name, kind, (2,)) for name, kind in re.findall("`(.)` of `(.*?)`", given)]
+    _, starts = safetensors.header(tmp_path / "a.safetensors", entries, {})
+    assert sorted(starts, key=starts.get) == re.findall("`(.)`", written)
+
+
+def archive(array=None, name="a.npy", method=zipfile.ZIP_STORED):
+    member, data = io.BytesIO(), io.BytesIO()
+    np.save(member, np.arange(2, dtype=np.uint8) if array is None else array)
+    with zipfile.ZipFile(data, "w", method) as file:
+        file.writestr(name, member.getvalue())
+    return data.getvalue()
+
+
+def read_archive(path, data):
+    path.write_bytes(data)
+    with open_tensors(path) as file:
+        return {name: file.read(name).ravel().tolist() for name in file.names}
+
+
+@pytest.mark.rule("FIL-14", "FIL-15", "FIL-16")
+@pytest.mark.example("FIL-14", "FIL-15", "FIL-16")
+def test_the_directory(tmp_path):
+    path, data = tmp_path / "a.npz", archive(method=zipfile.ZIP_DEFLATED)
+    for words, at, start in rows_of("FIL-14"):
+        (before,) = re.findall(r"with (\d+) bytes before", words) or ["0"]
+        moved = bytes(int(before)) + data
+        assert struct.unpack_from("<I", moved, moved.index(b"PK\1\2") + 42)[0] == int(at)
+        assert moved.index(b"PK\3\4") == int(start)
+        assert read_archive(path, moved) == {"a": [0, 1]}
+    fields = ((b"PK\3\4", 18), (b"PK\3\4", 30), (b"PK\5\6", 10))
+    for (words, result), (mark, offset) in zip(rows_of("FIL-15"), fields, strict=True):
+        changed = bytearray(data)
+        changed[data.index(mark) + offset] ^= 1
+        if result == "read":
+            assert read_archive(path, bytes(changed)) == {"a": [0, 1]}, words
+        else:
+            with pytest.raises(FileError, match="FIL-2"):
+                read_archive(path, bytes(changed))
+    ((words, result),) = rows_of("FIL-16")
+    count = int(re.search(r"with (\d) bytes between", words)[1])
+    directory = data.index(b"PK\1\2")
+    longer = bytearray(data[:directory] + bytes(count) + data[directory:])
+    struct.pack_into("<I", longer, len(longer) - 6, directory + count)
+    assert (read_archive(path, bytes(longer)), result) == ({"a": [0, 1]}, "as without them")
+
+
+@pytest.mark.rule("FIL-17")
+@pytest.mark.example("FIL-17")
+def test_names_of_members(tmp_path):
+    for cell, flag, name in rows_of("FIL-17"):
+        raw = bytes.fromhex(cell.strip("`"))
+        data = bytearray(archive(name="x" * (len(raw) - 4) + ".npy"))
+        for mark, names, flags in ((b"PK\3\4", 30, 6), (b"PK\1\2", 46, 8)):
+            place = data.index(mark)
+            data[place + names : place + names + len(raw)] = raw
+            struct.pack_into("<H", data, place + flags, 0x800 if flag == "set" else 0)
+        assert read_archive(tmp_path / "a.npz", bytes(data)) == {name.strip("`").removesuffix(".npy"): [0, 1]}
+
+
+@pytest.mark.rule("FIL-18", "FIL-19")
+@pytest.mark.example("FIL-18", "FIL-19")
+def test_orders_and_members_of_arrays(tmp_path):
+    for shape, fortran, stored, read in rows_of("FIL-18"):
+        sizes = [int(word) for word in re.findall(r"\d+", shape)]
+        array = np.array(stored.split(), np.uint8).reshape(sizes, order="F" if fortran == "`True`" else "C")
+        data = archive(array)
+        assert bytes(map(int, stored.split())) in data
+        assert read_archive(tmp_path / "a.npz", data) == {"a": [int(word) for word in read.split()]}
+    ((tensor, method, date),) = rows_of("FIL-19")
+    path = tmp_path / "b.npz"
+    entry = fp4ref.files.Entry("a", "U8", (2,))
+    fp4ref.files.write_tensors(path, [entry], {}, [np.zeros(2, np.uint8)])
+    (info,) = zipfile.ZipFile(path).infolist()
+    assert (info.filename, info.compress_type) == (tensor.strip("`"), int(method))
+    year, month, day, hour, minute, _ = info.date_time
+    assert date.startswith(f"{year}-{month:02}-{day:02}, {hour:02}:{minute:02},")
+
+
+def written(path, **entries):
+    np.savez(path, **entries)
+    return path
+
+
+@pytest.mark.rule("FIL-20", "FIL-21", "FIL-22", "FIL-9")
+@pytest.mark.example("FIL-20", "FIL-21", "FIL-22")
+def test_names_and_shapes_of_entries(tmp_path):
+    x = np.arange(240, dtype=F).reshape(6, 40)
+    row, column = (fp4ref.quantize(x, "nvfp4", "both", backend="numpy").direction(d)[0] for d in ("row", "column"))
+    arrays = row._asdict() if hasattr(row, "_asdict") else vars(row)
+    arrays = {name: arrays[name] for name in ("data", "scales", "amax")}
+    short, prefixed = rows_of("FIL-20")
+    path = written(tmp_path / "a.npz", **arrays)
+    assert read_dump(path, "nvfp4")[0].quantized.row.data.tobytes() == row.data.tobytes()
+    assert short == ["`data`", "`row.data` of the tensor without a name"]
+    for name in re.findall("`(.*?)`", prefixed[0]):
+        with pytest.raises(FileError, match=re.search(r"refused by (\S+)", prefixed[1])[1]):
+            read_dump(written(tmp_path / "b.npz", **arrays, **{name: row.data}), "nvfp4")
+    (name_x, first, _), (name_data, second, _) = [[cell.strip("`") for cell in line] for line in rows_of("FIL-21")]
+    entries = {f"{first}.row.{part}": array for part, array in arrays.items()} | {name_x: x}
+    assert [(dump.name, dump.x.shape) for dump in read_dump(written(tmp_path / "c.npz", **entries), "nvfp4")] == [
+        (first, x.shape)
+    ]
+    entries = {f"{second}.column.{part}": getattr(column, part) for part in arrays}
+    assert name_data in entries
+    (found,) = read_dump(written(tmp_path / "d.npz", **entries), "nvfp4")
+    assert (found.name, found.quantized.column.data.tobytes()) == (second, column.data.tobytes())
+    per_row = fp4ref.quantize(x, "nvfp4-row-scaled", backend="numpy").row
+    for ruled, stored, result in rows_of("FIL-22", 1):
+        part, *sizes = re.findall(r"\w+", ruled)
+        spec, source = ("nvfp4-row-scaled", per_row) if (part, sizes) == ("amax", ["6"]) else ("nvfp4", row)
+        assert getattr(source, part).shape == tuple(map(int, sizes))
+        for shape in re.findall(r"\[(.*?)\]", stored):
+            given = {name: getattr(source, name) for name in arrays}
+            given[part] = given[part].reshape([int(word) for word in re.findall(r"\d+", shape)])
+            path = written(tmp_path / "e.npz", x=x, **given)
+            if result == "read":
+                assert (
+                    getattr(read_dump(path, spec)[0].quantized.row, part).tobytes() == getattr(source, part).tobytes()
+                )
+            else:
+                with pytest.raises(FileError, match=re.search(r"refused by (\S+)", result)[1]):
+                    read_dump(path, spec)
+
+
+@pytest.mark.rule("FIL-23", "FIL-8")
+@pytest.mark.example("FIL-23")
+def test_what_the_caller_gives(tmp_path):
+    x = np.ones((1, 16), ml_dtypes.bfloat16)
+    row = fp4ref.quantize(x, "nvfp4", backend="numpy").row
+    for kind, said, given, result in rows_of("FIL-23"):
+        assert kind == "`BF16`"
+        metadata = json.dumps({"tensors": {"": {"spec": "nvfp4", "dtype": said.strip("`")}}})
+        arrays = {"data": row.data, "scales": row.scales, "amax": row.amax, "x": x.view("V2")}
+        path = written(tmp_path / "a.npz", metadata=np.array(metadata), **arrays)
+        if result == "read":
+            assert read_dump(path, dtype=given.strip("`"))[0].quantized.dtype == given.strip("`")
+        else:
+            with pytest.raises(Fp4Error, match="FIL-8|NUM-3" if "NUM-3" in result else "FIL-8"):
+                read_dump(path, dtype=given.strip("`"))
