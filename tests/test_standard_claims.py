@@ -156,8 +156,8 @@ def test_formulas_of_mx_scales():
 # Chapter 04
 
 
-@pytest.mark.rule("PACK-1", "PACK-2", "PACK-3", "PACK-4", "PACK-5", "PACK-7", "PACK-10")
-@pytest.mark.example("PACK-1", "PACK-2", "PACK-3", "PACK-4", "PACK-5", "PACK-7", "PACK-10")
+@pytest.mark.rule("PACK-1", "PACK-2", "PACK-3", "PACK-4", "PACK-5", "PACK-7", "PACK-10", "PACK-11")
+@pytest.mark.example("PACK-1", "PACK-2", "PACK-3", "PACK-4", "PACK-5", "PACK-7", "PACK-10", "PACK-11")
 def test_widths_and_spare_bits_of_packings():
     (four,) = found(r"^Two (\d)-bit codes share", "PACK-1")
     eight = found(r"^(\d)-bit codes take one byte each: An (\d)-bit code", "PACK-3")
@@ -175,9 +175,9 @@ def test_widths_and_spare_bits_of_packings():
     assert {packing.pack(np.uint8([[63]]), formats.E2M3)[0, 0] >> 6} == {int(word) for word in spare[1:]}
     assert {packing.pack(np.uint8([[63] * 2]), formats.E2M3)[0, 1] >> 4} == {int(word) for word in spare[1:]}
     first, last, rest = found(
-        r"takes bits `(u \* w)` to `(u \* w \+ w - \d)` of .*? that no unit takes are (\d)\.", "PACK-7"
+        r"take bits `(u \* w)` to `(u \* w \+ w - \d)` of .*? that no unit takes are (\d)\.", "PACK-11"
     )
-    (between,) = found(r"between the rows are spare and (\d),", "PACK-10")
+    (between,) = found(r"between the rows are spare and (\d)\.", "PACK-10")
     for width, bits_of_row in ((4, 12), (6, 18), (8, 24)):
         form = packings.CANONICAL_OF[width]
         for u in range(3):
@@ -192,8 +192,8 @@ def test_widths_and_spare_bits_of_packings():
             assert int.from_bytes(line.tobytes(), "little") >> bits_of_row == int(rest) == int(between)
 
 
-@pytest.mark.rule("PACK-8", "PACK-9")
-@pytest.mark.example("PACK-8", "PACK-9")
+@pytest.mark.rule("PACK-8", "PACK-9", "PACK-14", "PACK-15")
+@pytest.mark.example("PACK-8", "PACK-9", "PACK-14", "PACK-15")
 def test_codes_and_units_of_named_packings():
     shown = found(r"a row with the codes (\w \w \w \w) \.\.\. (\w \w \w \w) \.\.\.", "PACK-8")
     codes = [j % 16 for j in range(19)]
@@ -205,11 +205,14 @@ def test_codes_and_units_of_named_packings():
     assert int(wide) == 8 * 4
     assert packings.bit_of(packings.PACKINGS["words_big"], (1, 64), 0, 8)[0] // (int(wide) // 8) == 1
 
-    unit, pair, spare, padding, refused = found(
-        r"with units of (\d) bits moves bytes\. If the codes have (\d) bits, .*? has the spare nibble (\d), and .*? "
-        r"a fill other than 0x(..) .*? refused for codes of (\d) bits\.",
-        "PACK-9",
+    unit, pair, spare = found(
+        r"with units of (\d) bits, .*? the pairs of (\d)-bit codes .*? has the spare nibble (\d)\.", "PACK-14"
     )
+    again, padding, width, refused = found(
+        r"units of (\d) bits whose text has a fill other than 0x(..) .*? for (\d)-bit codes, .*? For (\d)-bit codes",
+        "PACK-15",
+    )
+    assert (again, width) == (unit, pair)
     moving = packings.PACKINGS["aiter.shuffle_weight_f4"]
     assert moving.unit == int(unit)
     widths = {4: formats.E2M1, 6: formats.E2M3, 8: formats.E4M3}
@@ -220,13 +223,11 @@ def test_codes_and_units_of_named_packings():
         if accepted:
             assert packings.packing(form, int(pair)).unit == int(pair)
         else:
-            with pytest.raises(Fp4Error, match="PACK-9"):
+            with pytest.raises(Fp4Error, match="PACK-15"):
                 packings.packing(form, int(pair))
     assert int(refused) in packings.CANONICAL_OF
     with pytest.raises(Fp4Error, match="PACK-7"):
         packings.packing(moving, int(refused))
-    (units,) = found(r"which has units of (\d) bits\.", "PACK-9")
-    assert fp4ref.Layout("it", "n(*) k(2,*): k0^1 k1 n0").unit == int(units)
 
 
 # Chapter 05

@@ -46,7 +46,7 @@ def integers(pattern, rule):
 # Chapter 04
 
 
-@pytest.mark.rule("PACK-1", "PACK-2", "PACK-3", "PACK-4", "PACK-5", "PACK-6", "PACK-7", "PACK-10")
+@pytest.mark.rule("PACK-1", "PACK-2", "PACK-3", "PACK-4", "PACK-5", "PACK-6", "PACK-7", "PACK-10", "PACK-13")
 @pytest.mark.example("PACK-1", "PACK-2", "PACK-3", "PACK-4", "PACK-5", "PACK-6", "PACK-7", "PACK-10")
 def test_the_bits_and_bytes_of_a_row():
     low, high, next_low, next_high = integers(
@@ -64,7 +64,7 @@ def test_the_bits_and_bytes_of_a_row():
     title = re.search(r"#### PACK-6 · Codes have (\d), (\d) or (\d) bits", chapter("04")).groups()
     assert [int(word) for word in title] == integers(r"a unit of (\d), (\d) or (\d) bits", "PACK-7") == [*named]
     first, before, size, unit = found(
-        r"begins at bit `(8) \* (n) \* ceil\((size\(k\) \* w) / 8\) \+ (u \* w)`", "PACK-10"
+        r"begin at bit `(8) \* (n) \* ceil\((size\(k\) \* w) / 8\) \+ (u \* w)`", "PACK-10"
     )
     assert (before, size, unit) == ("n", "size(k) * w", "u * w")
     for bits, form in named.items():
@@ -90,8 +90,8 @@ def place_of(name, shape, i, j):
     return 8 * byte + bit
 
 
-@pytest.mark.rule("PACK-8", "PACK-9")
-@pytest.mark.example("PACK-8", "PACK-9")
+@pytest.mark.rule("PACK-8", "PACK-9", "PACK-14", "PACK-15")
+@pytest.mark.example("PACK-8", "PACK-9", "PACK-14", "PACK-15")
 def test_what_the_packings_do_in_words():
     apart = integers(
         r"In `pairs_8` codes j and j \+ (\d+) share a byte, in `pairs_16` codes j and j \+ (\d+)\.", "PACK-8"
@@ -116,10 +116,27 @@ def test_what_the_packings_do_in_words():
     rows, stored = ([int(word) for word in text.split(", ")] for text in (rows, stored))
     starts = [place_of("trtllm.shuffle_a_32", (64, 8), 32 + row, 0) // 64 for row in rows]
     assert starts == [int(of) + row for row in stored]
-    shown, packed, text = found(r"The codes ([\d, ]+) of one row are `([\d ]+)` in `(.*?)`", "PACK-9")
-    row = np.array([[int(code) for code in shown.split(",")]], np.uint8)
-    moved = fp4ref.Layout("it", text).from_linear(packing.pack(row, formats.E2M1))
-    assert moved.tobytes() == bytes.fromhex(packed)
+    shown, packed, text, unit, odd, spare = found(
+        r"The codes ([\d, ]+) of one row are `([\d ]+)` in `(.*?)`, which has units of (\d) bits; "
+        r"the codes ([\d, ]+) are `([\d ]+)`\.",
+        "PACK-14",
+    )
+    form = fp4ref.Layout("it", text)
+    assert form.unit == int(unit)
+    for codes, expected in ((shown, packed), (odd, spare)):
+        row = np.array([[int(code) for code in codes.split(",")]], np.uint8)
+        moved = form.from_linear(packing.pack(row, formats.E2M1))
+        assert moved.tobytes() == bytes.fromhex(expected)
+        again = packings.repack(packing.pack(row, formats.E2M1), 1, row.size, "low_first", form, bits=4)
+        assert again.tobytes() == moved.tobytes()
+    for text, count, result in tables(RULES["PACK-15"].text)[0][1:]:
+        given = (packing.pack(np.ones((1, int(count)), np.uint8), formats.E2M1), 1, int(count), "low_first")
+        form = fp4ref.Layout("it", text.strip("`"))
+        if result == "packed":
+            assert packings.repack(*given, form, bits=4).shape == (1, int(count) // 2)
+        else:
+            with pytest.raises(Fp4Error, match=(re.findall(r"by (\S+)", result) or ["PACK-15"])[0]):
+                packings.repack(*given, form, bits=4)
 
 
 # Chapter 08
