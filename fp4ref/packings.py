@@ -80,7 +80,9 @@ def _of_pairs(form: Layout) -> Layout:
     """Return a layout of bytes as that of the two codes in each byte, the first one low. Rules: PACK-14, PACK-15."""
     down, across = form.form.axes
     if down.fill or across.fill:
-        raise LayoutError("packing", f"{form.name!r} with padding other than 0x00", "0x00 around 4-bit codes", "PACK-15")
+        raise LayoutError(
+            "packing", f"{form.name!r} with padding other than 0x00", "0x00 around 4-bit codes", "PACK-15"
+        )
     pairs = across._replace(radices=(2, *across.radices), multiple=2 * across.multiple)
     order: list[Term | Product] = [Term(1, 0)]
     for item in form.form.order:

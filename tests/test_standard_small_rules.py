@@ -17,6 +17,7 @@ import fp4ref
 from fp4ref import rules
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.conformance.dumps.files import read_dump
+from fp4ref.conformance.verdict.stochastic import Level
 from fp4ref.errors import FileError, Fp4Error
 from fp4ref.files import open_tensors, safetensors
 from fp4ref.formats import CUDA_E8M0, Codec
@@ -41,6 +42,26 @@ def read_json(record):
 
 def bits_of(value):
     return int(np.asarray(value, F).view(np.uint32))
+
+
+# Chapter 09
+
+
+@pytest.mark.rule("SR-16", "SR-2")
+@pytest.mark.example("SR-16")
+def test_a_kernel_with_given_bits_is_exact():
+    codec = fp4ref.profiles["nvfp4-sr"].element
+    for words, given, accepted in rows_of("SR-16"):
+        y, byte = re.search(r"y = ([\d.]+) with byte (\d+)", words).groups()
+        codes = codec.encode(F([float(y)]), np.uint8([int(byte)])).tolist()
+        (code,) = re.findall(r"code (\d)", accepted)
+        assert (given, codes == [int(code)]) == ("given", not accepted.startswith("never"))
+
+
+@pytest.mark.rule("SR-18")
+@pytest.mark.example("SR-18")
+def test_levels_of_stochastic_verdicts():
+    assert {name for name, _ in rows_of("SR-18")} == {level.value for level in Level}
 
 
 # Chapter 12

@@ -180,7 +180,7 @@ class _Tensor:
         return self._file.read(self._parts[part]).view(np.uint8)
 
     def _source_dtype(self, said: Any) -> str:
-        """Return the type of x, for which the file's statement and its entry must agree. Rules: FIL-8, FIL-23, NUM-3."""
+        """Return the type of x, on which the file's statement and its entry must agree. Rules: FIL-8, FIL-23, NUM-3."""
         if said is not None and said not in STORED:
             raise DTypeError(f"read {shown(self._file.path)}", f"dtype {said!r}", ", ".join(STORED), "NUM-3")
         if "x" not in self._parts:
