@@ -168,7 +168,7 @@ def require_hadamard(
 
 
 def require_bytes(operation: str, q: Quantized, direction: Direction) -> None:
-    """Require buffers whose shapes fit the record. Rules: LAY-7."""
+    """Require buffers whose shapes fit the record. Rules: LAY-7, RES-7."""
     expected = buffer_shapes(q.spec, q.shape, direction, q.scale_layout)
     data = q.direction(direction)[0]
     for name, value, shape in zip(DirectionData._fields, data, expected, strict=True):

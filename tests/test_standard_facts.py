@@ -9,7 +9,7 @@ import pytest
 from fp4ref import rules
 
 RULES = rules.defined()
-TO_DO = ("CKP", "CNF", "CNV", "E2M1", "GEM", "GLB", "LAY", "NUM", "PRO", "RES", "TEM", "THM")
+TO_DO = ("CKP", "CNF", "CNV", "LAY", "PRO", "TEM", "THM")
 """Prefixes of chapters whose rules are still to be divided."""
 
 SENTENCES, WORDS, ALL_WORDS = 5, 90, 250

@@ -21,7 +21,9 @@ from fp4ref.conformance.verdict.stochastic import Level
 from fp4ref.errors import FileError, Fp4Error
 from fp4ref.files import open_tensors, safetensors
 from fp4ref.formats import CUDA_E8M0, Codec
+from fp4ref.layout import LAYOUTS
 from fp4ref.model.quantize import constants
+from fp4ref.model.tiles import widen
 from fp4ref.standard.tables import codes_of, number_of, tables
 
 F = np.float32
@@ -42,6 +44,99 @@ def read_json(record):
 
 def bits_of(value):
     return int(np.asarray(value, F).view(np.uint32))
+
+
+# Chapter 00
+
+
+@pytest.mark.rule("RES-5")
+@pytest.mark.example("RES-5")
+def test_unspecified_bytes():
+    spec, shape, direction = re.fullmatch(r"`(.*)`, \[(.*)\], (\w+)", tables(RULES["RES-5"].text)[0][0][0]).groups()
+    x = np.random.default_rng(7).standard_normal([int(n) for n in shape.split(", ")]).astype(F)
+    for name, every, specified, unspecified in rows_of("RES-5"):
+        q = fp4ref.quantize(x, spec, direction, name.strip("`"), backend="numpy")
+        assert q.row.scales.size == int(every) == int(specified) + int(unspecified)
+        rows, columns = int(np.prod(x.shape[:-1])), -(-x.shape[-1] // 16)
+        places = [
+            LAYOUTS[q.scale_layout].offset(m, k, rows=rows, columns=columns)
+            for m in range(rows)
+            for k in range(columns)
+        ]
+        assert len({*places}) == (int(specified) if int(unspecified) else 18)
+        free = np.setdiff1d(np.arange(int(every)), places) if int(unspecified) else []
+        assert len(free) == int(unspecified)
+        other = q.row.scales.copy().reshape(-1)
+        other[free] = 0xA5
+        changed = dataclasses.replace(q, row=q.row._replace(scales=other.reshape(q.row.scales.shape)))
+        for backend in ("numpy", "cpu"):
+            got, want = (fp4ref.dequantize(each, backend=backend).tobytes() for each in (changed, q))
+            assert got == want
+        padding = np.setdiff1d(np.arange(int(every)), places)
+        assert len(free) or not q.row.scales.reshape(-1)[padding].any()  # specified: 0x00
+
+
+@pytest.mark.rule("RES-6")
+@pytest.mark.example("RES-6")
+def test_names_of_layouts_of_scales():
+    for words, result in rows_of("RES-6", 1):
+        name, x = re.match("`(.*?)`", words)[1], np.ones((2, 32), F)
+        if result == "quantized":
+            assert fp4ref.quantize(x, "nvfp4", scale_layout=name).scale_layout == name
+        else:
+            with pytest.raises(Fp4Error, match=r"\[(RES-6|LAY-7|SPC-4|LAY-13)\]"):
+                fp4ref.quantize(x, "nvfp4", scale_layout=name)
+
+
+@pytest.mark.rule("RES-7", "GEM-20")
+@pytest.mark.example("RES-7")
+def test_results_that_are_not_whole():
+    q = fp4ref.quantize(np.ones((2, 16), F), "nvfp4", backend="numpy")
+    changes = {
+        "read as the column direction": {},
+        "without its amax": {"amax": None},
+        "data of int8": {"data": q.row.data.view(np.int8)},
+        "scales [3, 1]": {"scales": np.zeros((3, 1), np.uint8)},
+    }
+    assert [words for words, _ in rows_of("RES-7")] == [*changes]
+    for words, result in rows_of("RES-7"):
+        broken = dataclasses.replace(q, row=q.row._replace(**changes[words]))
+        direction = "column" if "column" in words else "row"
+        assert result == "refused"
+        with pytest.raises(Fp4Error, match=r"\[(RES-7|LAY-7)\]"):
+            fp4ref.dequantize(broken, direction=direction)
+        with pytest.raises(Fp4Error, match=r"\[(GEM-20|LAY-7)\]"):
+            fp4ref.gemm(broken, q, directions=(direction, "row"))
+
+
+# Chapter 01
+
+
+@pytest.mark.rule("NUM-10")
+@pytest.mark.example("NUM-10")
+def test_inputs_are_widened():
+    for name, word, wide in rows_of("NUM-10"):
+        kind = ml_dtypes.bfloat16 if name.startswith("bfloat16") else np.float16
+        value = np.array([int(word.strip("`"), 16)], np.uint16).view(kind)
+        assert bits_of(widen(value)[0]) == bits_of(number_of(wide))
+        assert number_of(re.search(r" ([\d.^-]+)", name)[1]) == number_of(wide)
+
+
+# Chapter 07
+
+
+@pytest.mark.rule("HAD-9")
+@pytest.mark.example("HAD-9")
+def test_where_there_is_no_inverse():
+    for words, result in rows_of("HAD-9"):
+        name, shape, direction = re.fullmatch(r"`(.*)`, \[(.*)\], (\w+)", words).groups()
+        x = np.ones([int(n) for n in shape.split(", ")], ml_dtypes.bfloat16)
+        q = fp4ref.quantize(x, name, direction)
+        if result == "accepted":
+            assert fp4ref.dequantize(q, direction=direction, inverse_hadamard=True).shape == x.shape[::-1]
+        else:
+            with pytest.raises(Fp4Error, match="HAD-9"):
+                fp4ref.dequantize(q, direction=direction, inverse_hadamard=True)
 
 
 # Chapter 09
@@ -284,3 +379,67 @@ def test_what_the_caller_gives(tmp_path):
         else:
             with pytest.raises(Fp4Error, match="FIL-8|NUM-3" if "NUM-3" in result else "FIL-8"):
                 read_dump(path, dtype=given.strip("`"))
+
+
+# Chapter 15
+
+
+def sizes_of(cell):
+    return [int(word) for word in re.findall(r"\d+", cell.partition("]")[0])]
+
+
+def one_operand(spec, code, scale):
+    q = fp4ref.quantize(np.ones((1, 1), F), spec, backend="numpy")
+    q.row.data[0, 0], q.row.scales[0, 0] = codes_of(code)[0], codes_of(scale)[0]
+    return q
+
+
+@pytest.mark.rule("GEM-20", "GEM-21", "GEM-22", "GEM-25")
+@pytest.mark.example("GEM-20", "GEM-21", "GEM-22", "GEM-25")
+def test_shapes_and_zeros_of_products():
+    rng = np.random.default_rng(3)
+    for tensor, direction, rows, depth in rows_of("GEM-20"):
+        x = rng.standard_normal(sizes_of(tensor)).astype(F)
+        both = fp4ref.quantize(x, "nvfp4", "both", "tiled_128x4", backend="numpy")
+        other = fp4ref.quantize(np.eye(int(depth), dtype=F), "nvfp4", backend="numpy")
+        got = fp4ref.gemm(both, other, directions=(direction, "row"), backend="numpy")
+        assert got.shape == (int(rows), int(depth))
+        values = fp4ref.dequantize(both, direction=direction, backend="numpy")
+        np.testing.assert_allclose(got, values @ np.eye(int(depth)), rtol=1e-5)
+        padding = both.direction(direction)[0].scales
+        padding[LAYOUTS["tiled_128x4"].from_linear(np.ones((int(rows), -(-int(depth) // 16)), np.uint8)) == 0] = 0x7F
+        again = fp4ref.gemm(both, other, directions=(direction, "row"), backend="numpy")
+        assert again.tobytes() == got.tobytes()  # padding is never read
+    for a, b, result in rows_of("GEM-21"):
+        left, right = (fp4ref.quantize(np.zeros(sizes_of(cell), F), "nvfp4", backend="numpy") for cell in (a, b))
+        for mode in ("exact", "blockwise", "fast"):
+            got = fp4ref.gemm(left, right, mode, backend="numpy")
+            assert list(got.shape) == sizes_of(result)
+            assert {bits_of(value) for value in got.ravel()} <= {0}
+    for a, b, result in rows_of("GEM-22"):
+        left, right = (fp4ref.quantize(np.ones(sizes_of(cell), F), "nvfp4", backend="numpy") for cell in (a, b))
+        if result == "refused":
+            with pytest.raises(Fp4Error, match="GEM-22"):
+                fp4ref.gemm(left, right)
+        else:
+            assert list(fp4ref.gemm(left, right).shape) == sizes_of(result)
+    for a, b, total in rows_of("GEM-25"):
+        left, right = (
+            fp4ref.quantize(np.float32([[float(number_of(word)) for word in cell.split(",")]]), "nvfp4")
+            for cell in (a, b)
+        )
+        assert bits_of(fp4ref.gemm(left, right)[0, 0]) == bits_of(number_of(total))
+
+
+@pytest.mark.rule("GEM-23", "GEM-24")
+@pytest.mark.example("GEM-23", "GEM-24")
+def test_terms_that_are_not_finite():
+    for a, b, term in rows_of("GEM-23"):
+        spec, *left = re.findall("`(.*?)`", a)
+        pair = one_operand(spec, *left), one_operand(spec, *re.findall("`(.*?)`", b))
+        for mode in ("exact", "blockwise"):
+            assert bits_of(fp4ref.gemm(*pair, mode, backend="numpy")[0, 0]) == bits_of(number_of(term))
+    ((total, factor, result),) = rows_of("GEM-24")
+    q = one_operand("mxfp8-e4m3", "38", "FF")
+    got = fp4ref.gemm(q, one_operand("mxfp8-e4m3", "38", "7F"), alpha=float(factor), backend="numpy")
+    assert (total, bits_of(got[0, 0])) == ("NaN", bits_of(number_of(result)))

@@ -176,7 +176,7 @@ def _alpha(a: Operand, b: Operand, epilogue: Epilogue) -> Tensor:
 
 
 def _cast(y: Tensor, epilogue: Epilogue) -> Tensor:
-    """Round once; every NaN becomes the positive quiet one. Rules: GEM-3, GEM-8."""
+    """Round once; every NaN becomes the positive quiet one. Rules: GEM-24, GEM-8."""
     y = torch.where(exact.is_nan(y), torch.nan, y)
     name = epilogue.dtype.name
     return exact.to_bfloat16(y) if name == "bfloat16" else exact.to_float16(y) if name == "float16" else y

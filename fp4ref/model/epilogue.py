@@ -58,5 +58,5 @@ def _row_scaled(y: Floats, a: Operand, b: Operand) -> Floats:
 
 
 def _cast(y: Floats, epilogue: Epilogue) -> Result:
-    """Round once to the result's type; every NaN becomes the positive quiet one. Rules: GEM-3, GEM-8."""
+    """Round once to the result's type; every NaN becomes the positive quiet one. Rules: GEM-24, GEM-8."""
     return np.where(np.isnan(y), F(np.nan), y).astype(epilogue.dtype)
