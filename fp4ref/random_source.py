@@ -46,7 +46,7 @@ def random_bits(
     Rules: SR-7, SR-8, SR-9, SR-14, SR-15, SR-17.
     """
     if direction not in DIRECTIONS:
-        raise DomainError("random_bits", f"direction {direction!r}", "row or column", "BLK-8")
+        raise DomainError("random_bits", f"direction {direction!r}", "row or column", "BLK-15")
     part = matrix_shape(_sizes("shape", shape))
     first, of = _sizes("origin", origin, 2), part if whole is None else _sizes("whole", whole, 2)
     for value, name, bits in ((seed, "seed", 64), (stream, "stream", 63)):

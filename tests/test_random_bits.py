@@ -245,7 +245,7 @@ def test_the_torch_generator_compiles(backend):
 @pytest.mark.parametrize(
     "arguments, error, rule",
     [
-        (((4, 32), "both"), DomainError, "BLK-8"),
+        (((4, 32), "both"), DomainError, "BLK-15"),
         (((4, 32), "row", -1), DomainError, "SR-14"),
         (((4, 32), "row", 1 << 64), DomainError, "SR-14"),
         (((4, 32), "row", 0.5), DomainError, "SR-14"),

@@ -7,6 +7,8 @@ import io
 import json
 import re
 import struct
+import subprocess
+import sys
 import zipfile
 
 import ml_dtypes
@@ -20,7 +22,7 @@ from fp4ref.conformance.dumps.files import read_dump
 from fp4ref.conformance.verdict.stochastic import Level
 from fp4ref.errors import FileError, Fp4Error
 from fp4ref.files import open_tensors, safetensors
-from fp4ref.formats import CUDA_E8M0, Codec
+from fp4ref.formats import CUDA_E8M0, FORMATS, Codec, Format
 from fp4ref.layout import LAYOUTS
 from fp4ref.model.quantize import constants
 from fp4ref.model.tiles import widen
@@ -120,6 +122,23 @@ def test_inputs_are_widened():
         value = np.array([int(word.strip("`"), 16)], np.uint16).view(kind)
         assert bits_of(widen(value)[0]) == bits_of(number_of(wide))
         assert number_of(re.search(r" ([\d.^-]+)", name)[1]) == number_of(wide)
+
+
+# Chapter 05
+
+
+@pytest.mark.rule("BLK-15")
+@pytest.mark.example("BLK-15")
+def test_directions_of_a_call():
+    asked = {"row": "row", "column": "column", "both": "both", "none": (), "row twice": ("row", "row")}
+    for words, result in rows_of("BLK-15"):
+        directions = asked.get(words, words.strip("`"))
+        if result == "quantized":
+            q = fp4ref.quantize(np.ones((2, 16), F), "nvfp4", directions)
+            assert [part is not None for part in (q.row, q.column)] == [words != "column", words != "row"]
+        else:
+            with pytest.raises(Fp4Error, match="BLK-15"):
+                fp4ref.quantize(np.ones((2, 16), F), "nvfp4", directions)
 
 
 # Chapter 07
@@ -231,6 +250,42 @@ def test_a_format_without_a_zero():
         for rounding in re.findall("`(.*?)`", roundings):
             codec = Codec(format=CUDA_E8M0.format, rounding=rounding, nan=CUDA_E8M0.nan)
             assert codec.encode(F([number_of(number)])).tolist() == codes_of(code)
+
+
+@pytest.mark.rule("SPC-20", "SPC-4")
+@pytest.mark.example("SPC-20")
+def test_what_is_imported_before_a_name_is_unknown(tmp_path):
+    (chosen, _, found), (nothing, _, error) = rows_of("SPC-20")
+    name = chosen.strip("`")
+    module = tmp_path / "chosen_rows.py"
+    text = f"import fp4ref\nfp4ref.register(fp4ref.Layout({name!r}, 'm(*) k(*): k0 m0'), source='a test')\n"
+    module.write_text(text, "utf-8")
+    command = [sys.executable, "-m", "fp4ref", "layouts", "where", name, "1,0", "--shape", "2x2"]
+    with_it = subprocess.run([*command, "--import", str(module)], capture_output=True, text=True, check=False)
+    assert (with_it.returncode, found, nothing) == (0, "found", chosen), with_it.stderr
+    without = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (without.returncode, "Traceback" in without.stderr) == (2, False)
+    assert f"unknown name '{name}', need a registered one" in without.stderr
+    assert error == "an error that lists registered names"
+
+
+@pytest.mark.rule("SPC-21")
+@pytest.mark.example("SPC-21")
+def test_a_name_registered_twice(request):
+    name, bits = re.match(
+        r"registered as `(.*)`, with codes of (\d) bits", tables(RULES["SPC-21"].text)[0][0][0]
+    ).groups()
+    request.addfinalizer(lambda: FORMATS.forget(name))
+    for words, result in rows_of("SPC-21"):
+        counts = [int(word) for word in re.findall(r"\d+", words)]
+        first, second = (Format(name, 3, 2, bias=3, codes=codes) for codes in (counts[0], counts[-1]))
+        assert first.bits == int(bits)
+        fp4ref.register(first, source="a test")
+        if result == "accepted":
+            assert fp4ref.register(second, source="a test") == first
+        else:
+            with pytest.raises(Fp4Error, match="SPC-21"):
+                fp4ref.register(second, source="a test")
 
 
 # Chapter 13
@@ -381,6 +436,24 @@ def test_what_the_caller_gives(tmp_path):
                 read_dump(path, dtype=given.strip("`"))
 
 
+@pytest.mark.rule("FIL-24", "FIL-9")
+@pytest.mark.example("FIL-24")
+def test_a_refusal_of_scales_names_the_layouts_that_fit(tmp_path):
+    shape = [int(n) for n in re.search(r"shape \[(\d+), (\d+)\]", tables(RULES["FIL-24"].text)[0][0][0]).groups()]
+    row = fp4ref.quantize(np.ones(shape, F), "nvfp4", backend="numpy").row
+    for words, names in rows_of("FIL-24"):
+        scales = np.resize(row.scales, int(words.split()[0]))
+        arrays = {"x": np.ones(shape, F), "data": row.data, "scales": scales, "amax": row.amax}
+        path = written(tmp_path / "a.npz", **arrays)
+        if names == "read":
+            assert read_dump(path, "nvfp4")[0].quantized.row.scales.tobytes() == row.scales.tobytes()
+        else:
+            with pytest.raises(Fp4Error, match=r"\[(LAY-7|FIL-9)\]") as raised:
+                read_dump(path, "nvfp4")
+            fitting = re.search(r"\((.*) would have as many bytes", str(raised.value))[1]
+            assert fitting.split(" and ") == re.findall("`(.*?)`", names)
+
+
 # Chapter 15
 
 
@@ -443,3 +516,13 @@ def test_terms_that_are_not_finite():
     q = one_operand("mxfp8-e4m3", "38", "FF")
     got = fp4ref.gemm(q, one_operand("mxfp8-e4m3", "38", "7F"), alpha=float(factor), backend="numpy")
     assert (total, bits_of(got[0, 0])) == ("NaN", bits_of(number_of(result)))
+
+
+@pytest.mark.rule("GEM-27")
+@pytest.mark.example("GEM-27")
+def test_absent_arguments_add_nothing():
+    a, b = (fp4ref.quantize(F([[value]]), "mxfp8-e5m2", backend="numpy") for value in (-1e-38, 1e-38))
+    for total, bias, result in rows_of("GEM-27"):
+        assert bits_of(fp4ref.gemm(a, b)[0, 0]) == bits_of(number_of(total))
+        given = None if bias == "none" else F([number_of(bias)])
+        assert bits_of(fp4ref.gemm(a, b, bias=given)[0, 0]) == bits_of(number_of(result))

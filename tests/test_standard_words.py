@@ -204,8 +204,8 @@ def operand(values, spec):
     return fp4ref.quantize(F([values]), spec, backend="numpy")
 
 
-@pytest.mark.rule("GEM-1", "GEM-7", "GEM-8", "GEM-9", "GEM-10", "GEM-12")
-@pytest.mark.example("GEM-1", "GEM-7", "GEM-8", "GEM-9", "GEM-10", "GEM-12")
+@pytest.mark.rule("GEM-1", "GEM-7", "GEM-8", "GEM-9", "GEM-10", "GEM-12", "GEM-26")
+@pytest.mark.example("GEM-1", "GEM-7", "GEM-8", "GEM-9", "GEM-10", "GEM-12", "GEM-26")
 def test_products():
     x = [6, 1] * 8
     for _, w, d in rows_of("GEM-1"):
@@ -218,7 +218,7 @@ def test_products():
     alpha = ((F(1) * a) * b) * (F(1) / F(7225344))
     expected = [y * (a * b), (y * a) * b, total * alpha]
     same_bits(expected, [number_of(row[1]) for row in rows_of("GEM-7")])
-    for words, result in rows_of("GEM-8"):
+    for words, result in (*rows_of("GEM-8"), *rows_of("GEM-26")):
         if sums := re.search(r"(bf16\(.*\)(?: \+ 256)?)", words.replace(", the tie", "")):
             got = formulas.value(f"bf16({sums[1]})")
             assert float(got) == float(result)

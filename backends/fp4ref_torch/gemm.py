@@ -87,7 +87,7 @@ def _blocks_of_e2m1(a: Operand, b: Operand) -> Tensor:
 def finish(sums: Tensor, a: Operand, b: Operand, epilogue: Epilogue) -> Tensor:
     """Return the sums after alpha, amaxes of rows, additions and one cast.
 
-    Rules: GEM-5, GEM-6, GEM-7, GEM-8. Certificates: product-*.
+    Rules: GEM-5, GEM-6, GEM-7, GEM-8, GEM-26, GEM-27. Certificates: product-*.
     """
     by_row = a.row_scaled or b.row_scaled
     y = exact.mul(sums, _alpha(a, b, epilogue).to(sums.device))

@@ -258,7 +258,10 @@ class _Tensor:
     def _misplaced(
         self, label: str, found: tuple[int, ...], shape: tuple[int, ...], direction: Direction
     ) -> LayoutError:
-        """Return the error for a scale buffer of the wrong size; it names the layouts of that size, and takes none."""
+        """Return the error for a scale buffer of the wrong size; it names the layouts of that size, and takes none.
+
+        Rules: FIL-24.
+        """
         (rows, columns), stored = (
             part_shapes(self._spec, self.shape, LINEAR.name, direction)["scales"],
             math.prod(found),
