@@ -62,12 +62,12 @@ def read_flag(operation: str, noop: Any, out: Any) -> tuple[bool, dict[str, Any]
 
 
 def direction_names(directions: str, allow_both: bool = True) -> tuple[Direction, ...]:
-    """Return the directions that a word stands for. Rules: BLK-8."""
+    """Return the directions that a word stands for. Rules: BLK-15."""
     if directions == "both" and allow_both:
         return DIRECTIONS
     if directions not in DIRECTIONS:
         needed = "row, column or both" if allow_both else "row or column"
-        raise DomainError("quantize" if allow_both else "dequantize", f"direction {directions!r}", needed, "BLK-8")
+        raise DomainError("quantize" if allow_both else "dequantize", f"direction {directions!r}", needed, "BLK-15")
     return tuple(name for name in DIRECTIONS if name == directions)
 
 
@@ -168,7 +168,7 @@ def require_hadamard(
 
 
 def require_bytes(operation: str, q: Quantized, direction: Direction) -> None:
-    """Require buffers whose shapes fit the record. Rules: LAY-7."""
+    """Require buffers whose shapes fit the record. Rules: LAY-7, RES-7."""
     expected = buffer_shapes(q.spec, q.shape, direction, q.scale_layout)
     data = q.direction(direction)[0]
     for name, value, shape in zip(DirectionData._fields, data, expected, strict=True):

@@ -30,7 +30,7 @@ NEVER = F(np.nan)  # a scale that no block can have
 
 
 class Constants(NamedTuple):
-    """The properties of the specification and the input that the functions may use."""
+    """The properties of the specification and the input that the functions may use. Rules: SPC-18."""
 
     element: Format
     scale: Codec

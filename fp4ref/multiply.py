@@ -50,7 +50,8 @@ def gemm(
     >>> fp4ref.gemm(fp4ref.quantize(x, "nvfp4"), fp4ref.quantize(w, "nvfp4"))
     array([[  0., 160.]], dtype=float32)
 
-    Rules: GEM-1, GEM-2, GEM-3, GEM-4, GEM-5, GEM-6, GEM-7, GEM-8, GEM-9, GEM-10, GEM-11.
+    Rules: GEM-1, GEM-2, GEM-3, GEM-4, GEM-5, GEM-6, GEM-7, GEM-8, GEM-9, GEM-10, GEM-11,
+    GEM-20, GEM-21, GEM-22.
     """
     kinds = _kinds(a, b, directions, bias, accumulate)
     key = "gemm", kinds, mode, directions, type(alpha), dtype, backend, alpha_rule
@@ -178,18 +179,18 @@ def _described(
 
 def _require_mode(mode: str) -> None:
     if mode not in MODES:
-        raise DomainError("gemm", f"mode {mode!r}", f"one of {', '.join(MODES)}", "GEM-1")
+        raise DomainError("gemm", f"mode {mode!r}", f"one of {', '.join(MODES)}", "GEM-19")
 
 
 def _operands(a: Quantized, b: Quantized, directions: tuple[Direction, Direction]) -> tuple[Operand, Operand]:
-    """Return both operands, which fit each other. Rules: GEM-1, GEM-9, GEM-10."""
+    """Return both operands, which fit each other. Rules: GEM-9, GEM-10, GEM-19, GEM-20, GEM-22."""
     both = tuple(directions) if isinstance(directions, (tuple, list)) else ()
     if len(both) != 2 or any(name not in DIRECTIONS for name in both):
-        raise DomainError("gemm", f"directions {directions!r}", "two of row and column, for a and b", "GEM-1")
+        raise DomainError("gemm", f"directions {directions!r}", "two of row and column, for a and b", "GEM-19")
     left, right = _operand("a", a, both[0]), _operand("b", b, both[1])
     if left.shape[1] != right.shape[1]:
         got = f"a {both[0]} {list(left.shape)} and b {both[1]} {list(right.shape)}"
-        raise ShapeError("gemm", got, "the same inner (last) dimension", "GEM-1")
+        raise ShapeError("gemm", got, "the same inner (last) dimension", "GEM-22")
     devices = [arrays.device_of(operand.data.data) for operand in (left, right)]
     if devices[0] != devices[1]:
         raise DomainError("gemm", f"a on {devices[0]} and b on {devices[1]}", "one device", "GEM-9")
@@ -199,11 +200,11 @@ def _operands(a: Quantized, b: Quantized, directions: tuple[Direction, Direction
 
 
 def _operand(name: str, q: Quantized, direction: Direction) -> Operand:
-    """Return one side, its buffers checked. Rules: LAY-7, GEM-9."""
+    """Return one side, its buffers checked. Rules: LAY-7, GEM-9, GEM-20."""
     arguments.require_quantized("gemm", q, name)
     if (q.row if direction == "row" else q.column) is None:
         got = f"{name} ({q.spec.name}) without its {direction} direction"
-        raise DomainError("gemm", got, f"one quantized with directions={direction!r} or 'both'", "GEM-1")
+        raise DomainError("gemm", got, f"one quantized with directions={direction!r} or 'both'", "GEM-20")
     form = layout(q.scale_layout, f"gemm, scale_layout of {name}")
     arguments.require_bytes(f"gemm, operand {name}", q, direction)
     return Operand(*q.direction(direction), q.spec, form)

@@ -59,10 +59,10 @@ class Names(Mapping[str, Value]):
 
         also: other names of it, such as NAME@VERSION, which lookups accept and listings leave out.
 
-        Rules: SPC-4, PRO-4.
+        Rules: SPC-21, PRO-4.
         """
         if self._values.get(value.name, value) != value:
-            raise DomainError("register", f"{self.kind} {value.name} twice with other settings", "a new name", "SPC-4")
+            raise DomainError("register", f"{self.kind} {value.name} twice with other settings", "a new name", "SPC-21")
         Names.changes += 1
         self._values[value.name] = value
         self._sources[value.name] = source
@@ -135,7 +135,10 @@ def named_places() -> list[str]:
 
 
 def load_extensions() -> None:
-    """Import every module that may register values and was not imported before; failures are kept for messages."""
+    """Import every module that may register values and was not imported before; failures are kept for messages.
+
+    Rules: SPC-20.
+    """
     for declared in _declared(tuple(sys.path)):
         if declared not in _begun:
             _begin(declared, declared.partition(":")[0])

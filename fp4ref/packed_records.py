@@ -3,7 +3,7 @@
 A record is the least number of columns after which a packing repeats. It holds the codes of these columns in bytes that
 follow each other, in any order, and gaps before or behind them.
 
-Rules: PACK-7, PACK-10.
+Rules: PACK-10, PACK-11.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def packing(given: Layout | str, bits: int | None = None) -> Layout:
 
     Errors: LayoutError for a value that cannot be a packing, or has units of another width.
 
-    Rules: PACK-7, PACK-9.
+    Rules: PACK-7, PACK-13.
     """
     if given == CANONICAL:
         if bits in CANONICAL_OF:
@@ -77,10 +77,12 @@ def packing(given: Layout | str, bits: int | None = None) -> Layout:
 
 @lru_cache
 def _of_pairs(form: Layout) -> Layout:
-    """Return a layout of bytes as that of the two codes in each byte, the first one low. Rules: PACK-9."""
+    """Return a layout of bytes as that of the two codes in each byte, the first one low. Rules: PACK-14, PACK-15."""
     down, across = form.form.axes
     if down.fill or across.fill:
-        raise LayoutError("packing", f"{form.name!r} with padding other than 0x00", "0x00 around 4-bit codes", "PACK-9")
+        raise LayoutError(
+            "packing", f"{form.name!r} with padding other than 0x00", "0x00 around 4-bit codes", "PACK-15"
+        )
     pairs = across._replace(radices=(2, *across.radices), multiple=2 * across.multiple)
     order: list[Term | Product] = [Term(1, 0)]
     for item in form.form.order:
@@ -105,7 +107,7 @@ def packed_shape(form: Layout | str, rows: int, columns: int) -> tuple[int, int]
     >>> packed_shape("low_first", 3, 5), packed_shape("pairs_16", 3, 5), packed_shape("ggml.mxfp4_data", 3, 64)
     ((3, 3), (3, 16), (1, 102))
 
-    Rules: PACK-1, PACK-4, PACK-7.
+    Rules: PACK-1, PACK-4, PACK-12.
     """
     return _Places(packing(form), rows, columns).shape
 
@@ -116,7 +118,7 @@ def bit_of(form: Layout | str, shape: tuple[int, int], row: int, column: int) ->
     >>> bit_of("low_first", (3, 64), 0, 17), bit_of("pairs_16", (3, 64), 0, 17), bit_of("pairs_16", (3, 64), 1, 1)
     ((8, 4), (1, 4), (33, 0))
 
-    Rules: PACK-7.
+    Rules: PACK-11.
     """
     places = _Places(packing(form), *shape)
     byte, bit = divmod(places.bits(np.array([row]), np.array([column])).item(), 8)
@@ -131,7 +133,7 @@ def codes_of(form: Layout | str, shape: tuple[int, int], byte: int) -> list[tupl
     >>> codes_of("pairs_16", (3, 64), 33), codes_of("six_low_first", (1, 4), 1), codes_of("ggml.mxfp4_data", (1, 32), 0)
     ([(1, 1), (1, 17)], [(0, 1), (0, 2)], [])
 
-    Rules: PACK-7, PACK-10.
+    Rules: PACK-10, PACK-11.
     """
     places = _Places(packing(form), *shape)
     size, unit = math.prod(places.shape), places.form.unit
@@ -223,7 +225,7 @@ class _Places:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape of the buffer in bytes."""
+        """The shape of the buffer in bytes. Rules: PACK-12."""
         high, wide = self.units
         if self.row_bytes:
             return high, self.row_bytes

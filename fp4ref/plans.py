@@ -72,13 +72,13 @@ def to_dequantize(
     out: bool,
     registered: Same,
 ) -> tuple[Call, Callable[..., Any]]:
-    """Return the call of a backend that dequantizes, remembered as those of `quantize` are."""
+    """Return the call of a backend that dequantizes, remembered as those of `quantize` are. Rules: HAD-9."""
     if inverse and (spec.hadamard is None or direction == "row"):
         got = f"inverse_hadamard of the {direction} direction of {spec.name}"
-        raise DomainError("dequantize", got, "the column direction of a spec with hadamard", "HAD-6")
+        raise DomainError("dequantize", got, "the column direction of a spec with hadamard", "HAD-9")
     matrix = matrix_shape(shape)
     if inverse and matrix[0] % POINTS:
-        raise ShapeError("dequantize", f"inverse_hadamard of {matrix[0]} rows", f"a multiple of {POINTS}", "HAD-6")
+        raise ShapeError("dequantize", f"inverse_hadamard of {matrix[0]} rows", f"a multiple of {POINTS}", "HAD-9")
     call = Call(
         "dequantize",
         spec,

@@ -137,11 +137,11 @@ class Quantized(Generic[Row_co, Column_co]):
         return matrix_shape(self.shape)
 
     def direction(self, name: Direction) -> tuple[DirectionData, tuple[int, int]]:
-        """Return the bytes of one direction, and the shape of the matrix that they encode."""
+        """Return the bytes of one direction, and the shape of the matrix that they encode. Rules: RES-7."""
         data = self.row if name == "row" else self.column
         if data is None:
             raise DomainError(
-                "dequantize", f"no {name} direction", f"a result quantized with directions={name!r}", "RES-1"
+                "dequantize", f"no {name} direction", f"a result quantized with directions={name!r}", "RES-7"
             )
         rows, columns = self.matrix
         return data, (rows, columns) if name == "row" else (columns, rows)

@@ -44,27 +44,27 @@ def random_bits(
     >>> fp4ref.random_bits((1, 4)), fp4ref.random_bits((1, 20), origin=(0, 16), whole=(1, 36)).shape
     (array([[213, 232,  39, 102]], dtype=uint8), (1, 20))
 
-    Rules: SR-7, SR-8, SR-9.
+    Rules: SR-7, SR-8, SR-9, SR-14, SR-15, SR-17.
     """
     if direction not in DIRECTIONS:
-        raise DomainError("random_bits", f"direction {direction!r}", "row or column", "BLK-8")
+        raise DomainError("random_bits", f"direction {direction!r}", "row or column", "BLK-15")
     part = matrix_shape(_sizes("shape", shape))
     first, of = _sizes("origin", origin, 2), part if whole is None else _sizes("whole", whole, 2)
     for value, name, bits in ((seed, "seed", 64), (stream, "stream", 63)):
         if not _is_integer(value) or not 0 <= value < 1 << bits:
-            raise DomainError("random_bits", f"{name} {value!r}", f"an integer of {bits} bits", "SR-7")
+            raise DomainError("random_bits", f"{name} {value!r}", f"an integer of {bits} bits", "SR-14")
     if any(start + size > end for start, size, end in zip(first, part, of, strict=True)):
         got = f"a part {list(part)} at {list(first)} of {list(of)}"
-        raise ShapeError("random_bits", got, "a part inside the whole", "SR-8")
+        raise ShapeError("random_bits", got, "a part inside the whole", "SR-15")
     if direction == "column":
         part, first, of = part[::-1], first[::-1], of[::-1]
     if first[1] % BLOCK:
         axis = "column" if direction == "row" else "row"
         got = f"{axis} {first[1]} as the origin of the {direction} direction"
-        raise ShapeError("random_bits", got, f"a multiple of {BLOCK}", "SR-8")
+        raise ShapeError("random_bits", got, f"a multiple of {BLOCK}", "SR-15")
     across = -(-of[1] // BLOCK)
     if of[0] * across >= 1 << 64:
-        raise ShapeError("random_bits", f"a whole of {of[0]} x {of[1]}", "less than 2^64 blocks", "SR-7")
+        raise ShapeError("random_bits", f"a whole of {of[0]} x {of[1]}", "less than 2^64 blocks", "SR-14")
     if out is not None:
         _require_out(out, part, _kind(device))
     return _made(part, (first[0], first[1] // BLOCK), across, direction, int(seed), int(stream), device, backend, out)
@@ -141,14 +141,14 @@ def _is_integer(value: Any) -> bool:
 
 
 def _sizes(name: str, value: Any, count: int | None = None) -> Any:
-    """Return sizes or positions as Python integers."""
+    """Return sizes or positions as Python integers. Rules: SR-15."""
     needed = f"{count} integers >= 0" if count else "at least one integer >= 0"
     try:
         sizes = tuple(value)
     except TypeError:
-        raise ShapeError("random_bits", f"{name} {value!r}", needed, "SR-8") from None
+        raise ShapeError("random_bits", f"{name} {value!r}", needed, "SR-15") from None
     if not sizes or len(sizes) != (count or len(sizes)) or not all(_is_integer(size) and size >= 0 for size in sizes):
-        raise ShapeError("random_bits", f"{name} {list(sizes)}", needed, "SR-8")
+        raise ShapeError("random_bits", f"{name} {list(sizes)}", needed, "SR-15")
     return tuple(map(int, sizes))
 
 

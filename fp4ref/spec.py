@@ -109,7 +109,7 @@ class Spec:
 
     element_max: the magnitude that a block's maximum is mapped to; None is the largest element value.
 
-    Rules: SPC-1, SPC-2, SPC-3, SPC-10.
+    Rules: SPC-1, SPC-2, SPC-3, SPC-10, SPC-16.
     """
 
     name: str = dataclasses.field(compare=False)
@@ -256,7 +256,7 @@ def _field_types(record: type) -> dict[str, Any]:
 def from_json(text: str) -> Spec:
     """Read a record back. Unknown versions, fields and names are errors; nothing is imported or evaluated.
 
-    Rules: SPC-3, SPC-4, SPC-11, SPC-12.
+    Rules: SPC-3, SPC-4, SPC-11, SPC-12, SPC-13, SPC-14.
     """
     try:
         value = strict_json(text)

@@ -35,7 +35,7 @@ def _unregistered(function: Callable[..., Any]) -> str:
 def decode(kind: Any, value: Any, field: str) -> Any:
     """Return the value that `encode` wrote, guided by the declared type; `field` is its name in messages.
 
-    Rules: SPC-3, SPC-4, SPC-11.
+    Rules: SPC-3, SPC-4, SPC-11, SPC-13, SPC-16, SPC-17.
     """
     kinds = [part for part in typing.get_args(kind) if part is not type(None)]
     if type(None) in typing.get_args(kind):

@@ -356,7 +356,7 @@ def test_bound_starts_need_rows_of_tiles():
     assert LAYOUTS["tiled_128x4"].group_offsets([], "bound") == LAYOUTS["linear"].group_offsets([], "fixed") == [0]
 
 
-@pytest.mark.rule("PACK-9")
+@pytest.mark.rule("PACK-9", "PACK-14")
 @pytest.mark.parametrize("name", ["aiter.shuffle_weight_16x16", "trtllm.shuffle_a_32", "trtllm.block_major_k"])
 def test_a_packing_of_bytes_moves_pairs_of_codes(name):
     form = PACKINGS[name]
@@ -368,7 +368,7 @@ def test_a_packing_of_bytes_moves_pairs_of_codes(name):
     assert bit_of(packing(name, 4), (32, 256), 1, 3) == (form.offset(1, 1, 128, 32), 4)
 
 
-@pytest.mark.rule("PACK-9")
+@pytest.mark.rule("PACK-9", "PACK-14", "PACK-15")
 def test_the_examples_of_packings_of_bytes():
     form = PACKINGS["trtllm.shuffle_a_32"]
     assert [form.offset(row, 0, 1, 32) for row in range(5)] == [0, 8, 16, 24, 1]

@@ -149,7 +149,7 @@ def test_the_first_bytes_of_counted_codes(name, first):
     assert got.tobytes().startswith(bytes.fromhex(first))
 
 
-@pytest.mark.rule("PACK-7")
+@pytest.mark.rule("PACK-7", "PACK-10", "PACK-11")
 def test_the_examples_of_the_rule():
     data = packed(np.array([[1, 2, 3], [4, 5, 6]]), 4)
     assert data.tobytes() == bytes.fromhex("21 03 54 06")
@@ -157,7 +157,7 @@ def test_the_examples_of_the_rule():
     assert packed(np.array([[0x3F], [1]]), 6).tobytes() == bytes.fromhex("3f 01")
 
 
-@pytest.mark.rule("PACK-7", "PACK-10")
+@pytest.mark.rule("PACK-12", "PACK-10")
 @pytest.mark.parametrize(
     ("text", "rows", "columns", "shape"),
     [
@@ -172,7 +172,7 @@ def test_the_shape_of_the_bytes(text, rows, columns, shape):
     assert packed_shape(Layout("t", text), rows, columns) == shape
 
 
-@pytest.mark.rule("PACK-2", "PACK-7")
+@pytest.mark.rule("PACK-2", "PACK-11")
 def test_spare_nibbles_are_0_and_stated_padding_is_written():
     assert repack(np.uint8([[0x21, 0xF3]]), 1, 3, "low_first", "high_first").tolist() == [[0x12, 0x30]]
     got = repack(np.uint8([[0x21, 0x03]]), 1, 3, "low_first", FILLED)

@@ -553,7 +553,7 @@ def test_records():
     records = [json.loads(fp4ref.NVFP4.to_json()) | {"element_max": each} for each in six]
     whole, real = (fp4ref.from_json(json.dumps(record)) for record in records)
     assert whole == real != fp4ref.NVFP4
-    for words, result in read("SPC-11")[1]:
+    for words, result in read("SPC-11", 1)[1]:
         record = json.loads(fp4ref.NVFP4.to_json())
         if result == "refused: a key twice":
             del record["block"]
@@ -570,7 +570,7 @@ def test_records():
             place |= change
         if result.startswith("refused"):
             bits = re.search(r"(codes of E2M1 have (\d) bits)?$", result)[2]
-            rule = (re.findall(r"by ([A-Z]+-\d+)", result) or ["SPC-"])[0]
+            rule = (re.findall(r"by ([A-Z0-9]+-\d+)", result) or ["SPC-"])[0]
             with pytest.raises(Fp4Error, match=f"codes of {bits} bits.*SPC-" if bits else rule):
                 fp4ref.from_json(json.dumps(record))
             if bits:
@@ -586,10 +586,17 @@ def test_records():
 # Chapter 08
 
 
-@pytest.mark.rule("PACK-10", "PACK-7")
-@pytest.mark.example("PACK-10", "PACK-7")
+@pytest.mark.rule("PACK-10", "PACK-7", "PACK-11", "PACK-12")
+@pytest.mark.example("PACK-10", "PACK-7", "PACK-11", "PACK-12")
 def test_packings_as_layouts():
-    for rule in ("PACK-7", "PACK-10"):
+    for text, result in read("PACK-10")[1]:
+        form = fp4ref.Layout("example", f"{text.strip('`')}; unit 4")
+        assert packings.rows_follow(form) == (result == "yes"), text
+        assert (packings.bit_of(form, (2, 3), 1, 0) == (2, 0)) == (result == "yes"), text
+    for text, matrix, shape in read("PACK-12", 1)[1]:
+        sizes, expected = (tuple(int(word) for word in re.findall(r"\d+", cell)) for cell in (matrix, shape))
+        assert packings.packed_shape(fp4ref.Layout("example", text.strip("`")), *sizes) == expected
+    for rule in ("PACK-7", "PACK-10", "PACK-11"):
         for name, count, codes, packed in tables(RULES[rule].text)[-1][1:]:
             rows = [[int(code, 16) for code in re.findall("[0-9A-F]+", part)] for part in codes.split(",")]
             assert len(rows) == int(count)

@@ -109,6 +109,9 @@ def with_field(data, offset, value):
 STORED = archive(("a.npy", npy()))
 DEFLATED = archive(("a.npy", npy()), compression=zipfile.ZIP_DEFLATED)
 BROKEN_NPZ = {
+    "the end record": STORED + bytes(65_537),
+    "a member's version": with_field(STORED, 6, b"\x40\0"),
+    "a member's flags in the directory": with_field(STORED, 8, b"\x20\0"),
     "members": with_field(DEFLATED, 20, b"\xff\xff\0\0"),
     "compression": archive(("a.npy", npy()), compression=zipfile.ZIP_BZIP2),
     "a stored member": with_field(STORED, 24, b"\xff\xff\0\0"),
@@ -172,7 +175,7 @@ FREE_HEADERS = {
 LOCAL_HEADER = {0: False, 4: True, 8: True, 10: True, 14: True, 18: True, 22: True, 30: False}  # signature and name
 
 
-@pytest.mark.rule("FIL-2")
+@pytest.mark.rule("FIL-2", "FIL-13", "FIL-14", "FIL-15", "FIL-16", "FIL-17")
 def test_the_directory_of_an_archive_counts(tmp_path):
     path, read = tmp_path / "a.npz", {"a": ("U8", (2,), b"ab")}
     for offset, free in LOCAL_HEADER.items():
@@ -211,14 +214,26 @@ DIRECTORY = {
 END_RECORD = {(4, 1): True, (8, 3): True, (10, 0): True, (12, -1): False, (16, 1): False}
 
 
-@pytest.mark.rule("FIL-2")
+@pytest.mark.rule("FIL-2", "FIL-13", "FIL-15")
+@pytest.mark.example("FIL-13")
 def test_which_numbers_of_an_archive_count(tmp_path):
     path, read = tmp_path / "a.npz", {"a": ("U8", (2,), b"ab")}
     text = " ".join(RULES["FIL-2"].text.split())
-    assert "a version of the format above 6.3 (the low byte of its field)," in text
-    assert "encrypted or patched (bits 0, 5 and 6)" in text
-    (tail,) = re.search(r"the last ([\d,]+) bytes of the file", text).groups()
-    assert int(tail.replace(",", "")) == len(STORED[STORED.index(b"PK\5\6") :]) + 65_536
+    assert "of the format 6.3 at most, in the low byte of its field" in text
+    assert "neither encrypted nor patched (bits 0, 5 and 6)" in text
+    end = len(STORED[STORED.index(b"PK\5\6") :])
+    assert f"with {end} bytes or more from there on" in text
+    for rule in ("FIL-2", "FIL-13"):
+        (tail,) = re.search(r"the last ([\d,]+) bytes of the file", " ".join(RULES[rule].text.split())).groups()
+        assert int(tail.replace(",", "")) == end + 65_536
+    for words, result in rows_of("FIL-13"):
+        data = STORED + bytes(int(re.search(r"with ([\d,]+) zeros", words)[1].replace(",", "")))
+        if result == "yes":
+            assert read_all(path, data) == read
+        else:
+            with pytest.raises(FileError, match="FIL-2"):
+                read_all(path, data)
+            assert len(data) - data.index(b"PK\5\6") == int(re.search("is ([\\d,]+) bytes", result)[1].replace(",", ""))
     assert "white space is the ASCII characters 9 to 13 and 32;" in text
     for mark, fields in ((b"PK\1\2", DIRECTORY), (b"PK\5\6", END_RECORD)):
         for (offset, value), free in fields.items():
@@ -324,7 +339,7 @@ def saved(path, metadata, **arrays):
     return path
 
 
-@pytest.mark.rule("FIL-3")
+@pytest.mark.rule("FIL-3", "FIL-20")
 @pytest.mark.example("FIL-3")
 def test_entries_of_a_dump(tmp_path):
     """A dump with every entry of the table is read; each may be absent or not, as the table says."""
@@ -349,7 +364,7 @@ def test_entries_of_a_dump(tmp_path):
                 first_dump(path)
     with pytest.raises(FileError, match="FIL-3"):
         first_dump(saved(tmp_path / "c.npz", metadata, **entries, other=x))
-    code = re.search(r"(?s)```python\n(.*?)```", RULES["FIL-3"].text)[1]
+    code = re.search(r"(?s)```python\n(.*?)```", RULES["FIL-20"].text)[1]
     plain = {"x": x, "data": q.row.data, "scales": q.row.scales, "amax": q.row.amax}
     exec(code.replace("dump.npz", str(tmp_path / "dump.npz")), {"np": np, **plain})  # the line of the rule
     by_hand = first_dump(tmp_path / "dump.npz", spec=fp4ref.NVFP4, scale_layout="linear")

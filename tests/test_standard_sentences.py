@@ -32,9 +32,9 @@ def prose(rule):
     return " ".join(RULES[rule].text.replace("\n>", "\n").split())
 
 
-def found(pattern, rule):
-    """The words that a pattern has in the text of a rule."""
-    match = re.search(pattern, prose(rule))
+def found(pattern, rule, text=None):
+    """The words that a pattern has in the text of a rule, or in a part of it."""
+    match = re.search(pattern, text or prose(rule))
     assert match, (rule, pattern)
     return match.groups()
 
@@ -46,7 +46,7 @@ def integers(pattern, rule):
 # Chapter 04
 
 
-@pytest.mark.rule("PACK-1", "PACK-2", "PACK-3", "PACK-4", "PACK-5", "PACK-6", "PACK-7", "PACK-10")
+@pytest.mark.rule("PACK-1", "PACK-2", "PACK-3", "PACK-4", "PACK-5", "PACK-6", "PACK-7", "PACK-10", "PACK-13")
 @pytest.mark.example("PACK-1", "PACK-2", "PACK-3", "PACK-4", "PACK-5", "PACK-6", "PACK-7", "PACK-10")
 def test_the_bits_and_bytes_of_a_row():
     low, high, next_low, next_high = integers(
@@ -64,7 +64,7 @@ def test_the_bits_and_bytes_of_a_row():
     title = re.search(r"#### PACK-6 · Codes have (\d), (\d) or (\d) bits", chapter("04")).groups()
     assert [int(word) for word in title] == integers(r"a unit of (\d), (\d) or (\d) bits", "PACK-7") == [*named]
     first, before, size, unit = found(
-        r"begins at bit `(8) \* (n) \* ceil\((size\(k\) \* w) / 8\) \+ (u \* w)`", "PACK-10"
+        r"begin at bit `(8) \* (n) \* ceil\((size\(k\) \* w) / 8\) \+ (u \* w)`", "PACK-10"
     )
     assert (before, size, unit) == ("n", "size(k) * w", "u * w")
     for bits, form in named.items():
@@ -90,8 +90,8 @@ def place_of(name, shape, i, j):
     return 8 * byte + bit
 
 
-@pytest.mark.rule("PACK-8", "PACK-9")
-@pytest.mark.example("PACK-8", "PACK-9")
+@pytest.mark.rule("PACK-8", "PACK-9", "PACK-14", "PACK-15")
+@pytest.mark.example("PACK-8", "PACK-9", "PACK-14", "PACK-15")
 def test_what_the_packings_do_in_words():
     apart = integers(
         r"In `pairs_8` codes j and j \+ (\d+) share a byte, in `pairs_16` codes j and j \+ (\d+)\.", "PACK-8"
@@ -116,10 +116,27 @@ def test_what_the_packings_do_in_words():
     rows, stored = ([int(word) for word in text.split(", ")] for text in (rows, stored))
     starts = [place_of("trtllm.shuffle_a_32", (64, 8), 32 + row, 0) // 64 for row in rows]
     assert starts == [int(of) + row for row in stored]
-    shown, packed, text = found(r"The codes ([\d, ]+) of one row are `([\d ]+)` in `(.*?)`", "PACK-9")
-    row = np.array([[int(code) for code in shown.split(",")]], np.uint8)
-    moved = fp4ref.Layout("it", text).from_linear(packing.pack(row, formats.E2M1))
-    assert moved.tobytes() == bytes.fromhex(packed)
+    shown, packed, text, unit, odd, spare = found(
+        r"The codes ([\d, ]+) of one row are `([\d ]+)` in `(.*?)`, which has units of (\d) bits; "
+        r"the codes ([\d, ]+) are `([\d ]+)`\.",
+        "PACK-14",
+    )
+    form = fp4ref.Layout("it", text)
+    assert form.unit == int(unit)
+    for codes, expected in ((shown, packed), (odd, spare)):
+        row = np.array([[int(code) for code in codes.split(",")]], np.uint8)
+        moved = form.from_linear(packing.pack(row, formats.E2M1))
+        assert moved.tobytes() == bytes.fromhex(expected)
+        again = packings.repack(packing.pack(row, formats.E2M1), 1, row.size, "low_first", form, bits=4)
+        assert again.tobytes() == moved.tobytes()
+    for text, count, result in tables(RULES["PACK-15"].text)[0][1:]:
+        given = (packing.pack(np.ones((1, int(count)), np.uint8), formats.E2M1), 1, int(count), "low_first")
+        form = fp4ref.Layout("it", text.strip("`"))
+        if result == "packed":
+            assert packings.repack(*given, form, bits=4).shape == (1, int(count) // 2)
+        else:
+            with pytest.raises(Fp4Error, match=(re.findall(r"by (\S+)", result) or ["PACK-15"])[0]):
+                packings.repack(*given, form, bits=4)
 
 
 # Chapter 08
@@ -186,8 +203,8 @@ def test_places_and_shapes_in_the_reasons_of_layouts():
 # Chapter 09
 
 
-@pytest.mark.rule("SR-2", "SR-3", "SR-4", "SR-7", "SR-11")
-@pytest.mark.example("SR-2", "SR-3", "SR-4", "SR-7", "SR-11")
+@pytest.mark.rule("SR-2", "SR-3", "SR-4", "SR-11", "SR-14")
+@pytest.mark.example("SR-2", "SR-3", "SR-4", "SR-11", "SR-14")
 def test_steps_bounds_and_seeds_of_random_bits():
     every = np.arange(256, dtype=np.uint8)
     over, words = found(r"not above `fma\(byte / (\d+), step, abs\(y\)\)`.*?next value: (.*? below)\.", "SR-2")
@@ -237,15 +254,15 @@ def test_steps_bounds_and_seeds_of_random_bits():
     assert set(formats.STOCHASTIC_E2M1.encode(np.full(256, tiny), every).tolist()) == {4}
 
     seed, stream, blocks = integers(
-        r"A seed is an integer from 0 to 2\^(\d+) - 1, a stream one from 0 to 2\^(\d+) - 1, .* fewer than 2\^(\d+)",
-        "SR-7",
+        r"seed \| an integer from 0 to 2\^(\d+) -.* stream \| an integer from 0 to 2\^(\d+) -.* fewer than 2\^(\d+)",
+        "SR-14",
     )
     for name, bits in (("seed", seed), ("stream", stream)):
         fp4ref.random_bits((1, 16), **{name: 2**bits - 1})
         for value in (2**bits, -1):
-            with pytest.raises(Fp4Error, match="SR-7"):
+            with pytest.raises(Fp4Error, match="SR-14"):
                 fp4ref.random_bits((1, 16), **{name: value})
-    with pytest.raises(Fp4Error, match="SR-7"):
+    with pytest.raises(Fp4Error, match="SR-14"):
         fp4ref.random_bits((1, 16), whole=(2**33, 2 ** (blocks - 33 + 4)))
     assert integers(r"Alpha is 10\^-(\d+) divided", "SR-11") == [-np.log10(stochastic.FALSE_ALARM)]
 
@@ -341,18 +358,18 @@ def test_midpoints_and_fewest_codes():
         Format("it", **settings, codes=fewest - 1)
 
 
-@pytest.mark.rule("SPC-3", "SPC-11")
-@pytest.mark.example("SPC-3", "SPC-11")
+@pytest.mark.rule("SPC-3", "SPC-11", "SPC-16")
+@pytest.mark.example("SPC-3", "SPC-16")
 def test_objects_and_defaults_of_json():
     search, nvfp4 = (json.loads(named(name).to_json()) for name in ("nvfp4-4over6", "nvfp4"))
     rotated = json.loads(named("nvfp4-rht").to_json())
     shown = [json.loads(text) for text in re.findall(r"`(\{.*?\})` of", prose("SPC-3"))]
     assert shown == [rotated["hadamard"], search["four_over_six"]]
-    own = found(r"in the table of SPC-1 for (.*?) and (\w+), and for", "SPC-11")
-    fields = [*own[0].split(", "), own[1]]
-    codec = found(r"\band for (.*?) and (\w+) of a codec", "SPC-11")
-    (signs,) = found(r"and `(\d+)` for signs", "SPC-11")
-    assert rotated["hadamard"] == {"signs": int(signs)}
+    (own, _), (codec, _), (four_over_six, _), (of, signs) = tables(RULES["SPC-16"].text)[0][1:]
+    fields = own.split(", ")
+    codec = found(r"(.*?) and (\w+) of a codec", "SPC-16", codec)
+    assert set(re.findall(r"\w+", four_over_six)) == {*search["four_over_six"], "and", "of", "four_over_six"}
+    assert (rotated["hadamard"], of) == ({"signs": int(signs.strip("`"))}, "signs of hadamard")
     for name in nvfp4:
         record = {key: value for key, value in nvfp4.items() if key != name}
         if name in fields:
@@ -402,8 +419,8 @@ def archive(members):
     return buffer.getvalue()
 
 
-@pytest.mark.rule("FIL-1", "FIL-2", "FIL-5")
-@pytest.mark.example("FIL-1", "FIL-2", "FIL-5")
+@pytest.mark.rule("FIL-1", "FIL-2", "FIL-5", "FIL-11", "FIL-12")
+@pytest.mark.example("FIL-1", "FIL-2", "FIL-5", "FIL-12")
 def test_the_limits_of_files(tmp_path, monkeypatch):
     path = tmp_path / "a.safetensors"
     (dimensions,) = integers(r"at most (\d+) integers >= 0", "FIL-1")
@@ -420,12 +437,16 @@ def test_the_limits_of_files(tmp_path, monkeypatch):
             file.truncate(8 + size)  # a file with a hole: zeros are no JSON
         with pytest.raises(FileError, match=words):
             open_tensors(path)
-    (multiple,) = integers(r"pads the header with spaces to a multiple of (\d+)", "FIL-1")
+    (multiple,) = integers(r"shall pad the header with spaces to a multiple of (\d+)", "FIL-12")
+    padded = {}
     for count in range(1, 12):
         header, _ = fp4ref.files.safetensors.header(path, [fp4ref.files.Entry("n" * count, "U8", (1,))], {})
+        padded[len(header[8:].rstrip(b" "))] = len(header[8:])
         assert len(header) % multiple == 0
+    for text, whole in tables(RULES["FIL-12"].text)[0][1:]:
+        assert padded[int(text.split()[0])] == int(whole.split()[0])
 
-    (order,) = found(r"by their types, in this order, .*? of their names: (.*?)\. It pads", "FIL-1")
+    (order,) = found(r"by their types, in this order, .*? of their names: (.*?)\. \|", "FIL-11")
     types = re.findall(r"`(\w+)`", order)
     assert {*types} == {*fp4ref.files.DTYPES}
     alphabet = ["a", "B", "\u00e9", "\ue000", "\U00010000"]
@@ -484,8 +505,8 @@ def test_a_scale_of_zero_beside_an_infinity_dequantizes_to_nan():
     assert np.isnan(fp4ref.dequantize(q, backend="numpy")[0, 1:]).all()
 
 
-@pytest.mark.rule("GEM-2", "GEM-3", "GEM-4", "GEM-9", "GEM-11")
-@pytest.mark.example("GEM-2", "GEM-3", "GEM-4", "GEM-9", "GEM-11")
+@pytest.mark.rule("GEM-2", "GEM-4", "GEM-9", "GEM-11", "GEM-24")
+@pytest.mark.example("GEM-2", "GEM-4", "GEM-9", "GEM-11", "GEM-24")
 def test_sizes_of_sums_and_bits_of_nan():
     codes, scale, largest, step = integers(r"at most (\d+) \* (\d+) = (\d+) steps of 2\^-(\d+)\.", "GEM-2")
     values = formats.CUDA_E2M1.decode(np.arange(8, dtype=np.uint8)).astype(float)
@@ -525,13 +546,13 @@ def test_sizes_of_sums_and_bits_of_nan():
 
     q = fp4ref.quantize(np.full((1, 16), 1, F), "nvfp4", backend="numpy")
     q.row.scales[:] = 0x7F
-    words = found(r"without payload: `0x(.{8})`, `(.{4})` in bfloat16, `(.{4})` in float16", "GEM-3")
+    words = found(r"without payload: `0x(.{8})`, `(.{4})` in bfloat16, `(.{4})` in float16", "GEM-24")
     for dtype, word in zip(("float32", "bfloat16", "float16"), words, strict=True):
         got = fp4ref.gemm(q, q, dtype=dtype, backend="numpy")
         assert int(got.view(f"u{got.dtype.itemsize}")[0, 0]) == int(word, 16)
     assert integers(r"has at most (\d+) bits", "GEM-9") == [fp4ref.multiply.LONGEST]
 
-    total, depth, magnitude = found(r"`eps = (2\^-\d+)`, and total .*? if K < (2\^\d+) and total < (2\^\d+)", "GEM-11")
+    total, depth, magnitude = found(r"`eps = (2\^-\d+)`, and total .*? K < (2\^\d+) and total < (2\^\d+)", "GEM-11")
     bound = found(r"`abs\(sum - exact\) <= gamma \* total \+ K \* (2\^-\d+)`, with `gamma = (.*?)`", "GEM-11")
     assert float(number_of(bound[0])) == np.finfo(F).tiny
     assert float(number_of(total)) == np.finfo(F).eps

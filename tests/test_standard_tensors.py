@@ -250,7 +250,7 @@ def test_random_bits_and_rounding():
         )
         (r, c), *_ = [tuple(map(int, place)) for place in re.findall(r"\((\d+), (\d+)\)", where)]
         assert bits[r, c : c + 4].tolist() == codes_of(shown)
-    for matrix, direction, bits in rows_of("SR-1"):
+    for matrix, direction, bits in rows_of("SR-1", 1):
         shape = [int(n) for n in re.findall(r"\d+", matrix)]
         needed = [int(n) for n in re.findall(r"\d+", bits.removeprefix("uint8"))]
         fp4ref.quantize(np.ones(shape, F), "nvfp4-sr", direction, random_bits=np.zeros(needed, np.uint8))

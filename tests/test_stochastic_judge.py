@@ -104,7 +104,7 @@ def test_the_standards_own_generator_has_no_pairs_alike_in_any_of_many_seeds():
         assert judge_stochastic(SPEC, trials(SPEC, draw)).ok
 
 
-@pytest.mark.rule("SR-10", "SR-11")
+@pytest.mark.rule("SR-10", "SR-11", "SR-16", "SR-18")
 @pytest.mark.parametrize("name", few([*fp4ref.random_maps], 2))
 def test_a_declared_seed_names_the_map(name):
     draw = lambda number, shape, direction: getattr(  # noqa: E731

@@ -73,7 +73,7 @@ def test_the_same_bits_in_every_call_are_a_finding():
     assert judge_drawing(SPEC, Subject.of(partial(seeded, name="te.2d"), **SEEDED)).ok  # the caller gives the seed
 
 
-@pytest.mark.rule("SR-10", "SR-11")
+@pytest.mark.rule("SR-10", "SR-11", "SR-16", "SR-18")
 @pytest.mark.parametrize("name", ["te.tuned_1d", "te.2d", "te.rht_fused"])
 def test_a_kernel_with_seed_and_offset_is_judged_by_maps(name):
     row = Subject.of(partial(seeded, name=name), **SEEDED)

@@ -151,7 +151,7 @@ SPOILED = [
     ("row_range", ("expected", "bytes"), [0, 1]),
     ("gemm", ("expected", "values", 0), "00000000 00000000"),
     ("gemm", ("a", "scales", 0), "30"),
-    ("gemm", ("expected",), {"error": "ShapeError", "rule": "GEM-1"}),
+    ("gemm", ("expected",), {"error": "ShapeError", "rule": "GEM-22"}),
     ("philox", ("words",), "00000000 00000000 00000000 00000000"),
     ("random_bits", ("expected", "bytes", 0), "00" * 40),
     ("random_bits", ("seed",), "0000000000000001"),

@@ -126,7 +126,7 @@ def with_signed_nan(result: Tensor, *operands: Tensor) -> Tensor:
 
 
 def widened(x: Tensor) -> Tensor:
-    """float32, bfloat16 or float16 as float32; exact, signs of NaN included. Rules: NUM-3. Certificates: widen-*."""
+    """float32, bfloat16 or float16 as float32; exact, signs of NaN included. Rules: NUM-10. Certificates: widen-*."""
     if x.dtype is torch.bfloat16:
         return floats(x.view(torch.int16).to(torch.int32) << 16)
     if x.dtype is torch.float16:

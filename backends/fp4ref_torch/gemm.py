@@ -87,7 +87,7 @@ def _blocks_of_e2m1(a: Operand, b: Operand) -> Tensor:
 def finish(sums: Tensor, a: Operand, b: Operand, epilogue: Epilogue) -> Tensor:
     """Return the sums after alpha, amaxes of rows, additions and one cast.
 
-    Rules: GEM-5, GEM-6, GEM-7, GEM-8. Certificates: product-*.
+    Rules: GEM-5, GEM-6, GEM-7, GEM-8, GEM-26, GEM-27. Certificates: product-*.
     """
     by_row = a.row_scaled or b.row_scaled
     y = exact.mul(sums, _alpha(a, b, epilogue).to(sums.device))
@@ -176,7 +176,7 @@ def _alpha(a: Operand, b: Operand, epilogue: Epilogue) -> Tensor:
 
 
 def _cast(y: Tensor, epilogue: Epilogue) -> Tensor:
-    """Round once; every NaN becomes the positive quiet one. Rules: GEM-3, GEM-8."""
+    """Round once; every NaN becomes the positive quiet one. Rules: GEM-24, GEM-8."""
     y = torch.where(exact.is_nan(y), torch.nan, y)
     name = epilogue.dtype.name
     return exact.to_bfloat16(y) if name == "bfloat16" else exact.to_float16(y) if name == "float16" else y

@@ -306,7 +306,7 @@ static void carry(Sum *sum)
     }
 }
 
-static void add_term(Sum *sum, float qa, float sa, float qb, float sb) /* GEM-1, GEM-3 */
+static void add_term(Sum *sum, float qa, float sa, float qb, float sb) /* GEM-1, GEM-23 */
 {
     double term = (double)qa * sa * ((double)qb * sb);                                  /* exact: 16 bits, 2^-286 to 2^286 */
     if (term != term) sum->not_a_number = 1;

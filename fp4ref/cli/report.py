@@ -111,7 +111,7 @@ def _subject(text: str) -> ReportSubject:
     if spec.stochastic:
         raise DomainError("report", f"stochastic {spec.name}", "a specification without random bits", "SR-1")
     if direction and direction not in DIRECTIONS:
-        raise DomainError("report", f"direction {direction!r} of {name}", " or ".join(DIRECTIONS), "BLK-8")
+        raise DomainError("report", f"direction {direction!r} of {name}", " or ".join(DIRECTIONS), "BLK-15")
     return ReportSubject(label, spec, next((d for d in DIRECTIONS if d == direction), natural_direction(spec)))
 
 

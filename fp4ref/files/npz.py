@@ -64,7 +64,7 @@ class _Member(NamedTuple):
 class NpzFile(TensorFile):
     """An npz file. Member NAME.npy is tensor NAME; NAME.json, or an array of one string, is metadata NAME.
 
-    Rules: FIL-2.
+    Rules: FIL-2, FIL-13, FIL-14, FIL-15, FIL-16, FIL-17, FIL-18.
     """
 
     rule = "FIL-2"
@@ -213,7 +213,7 @@ def _array_header(stream: IO[bytes]) -> tuple[str, bool, tuple[int, ...], int]:
 
 
 def member(name: str) -> zipfile.ZipInfo:
-    """Return a member without a date: the same contents are the same file."""
+    """Return a member without a date: the same contents are the same file. Rules: FIL-19."""
     return zipfile.ZipInfo(name)
 
 

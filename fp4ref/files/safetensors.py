@@ -137,7 +137,7 @@ def header(path: Path, entries: Sequence[Entry], metadata: Mapping[str, str]) ->
 
     Tensors are ordered by falling alignment, then by name, and the data starts at a multiple of eight: all are aligned.
 
-    Rules: FIL-1.
+    Rules: FIL-1, FIL-11, FIL-12.
     """
     order = list(DTYPES)
     record: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}

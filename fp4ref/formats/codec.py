@@ -47,7 +47,7 @@ class Codec:
     value, before its sign is set; None saturates. infinity: code of infinity, before its sign is set; None is the code
     of an overflow.
 
-    Rules: E2M1-6, E4M3-5, E5M2-5, SPC-7.
+    Rules: E2M1-6, E4M3-5, E5M2-5, SPC-7, SPC-15, SPC-16, SPC-19.
     """
 
     format: Format

@@ -65,7 +65,7 @@ class LayoutMap:
 
     @property
     def pads_compared(self) -> bool:
-        """False where some bytes between or after the values are unspecified. Rules: LAY-2, LAY-15, LAY-16."""
+        """False where some bytes between or after the values are unspecified. Rules: LAY-2, LAY-15, LAY-16, RES-5."""
         return not self.has_gaps and all(axis.fill is not None for axis in self.axes)
 
     @property

@@ -41,7 +41,7 @@ def scale_layouts(rows: int = 0, columns: int = 0, field: bool = False) -> list[
 
 
 def layout(name: str, operation: str = "scale_layout") -> Layout:
-    """Return the scale layout of a name; a layout is always named, never guessed. Rules: LAY-7, LAY-13, LAY-18.
+    """Return the scale layout of a name; a layout is always named, never guessed. Rules: LAY-7, LAY-13, LAY-18, RES-6.
 
     operation: named by an error.
     """

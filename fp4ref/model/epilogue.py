@@ -17,7 +17,7 @@ Result = NDArray[Any]
 def finish(sums: Floats, a: Operand, b: Operand, epilogue: Epilogue) -> Result:
     """Return the result [M, N] of float32 sums.
 
-    Rules: GEM-5, GEM-6, GEM-7, GEM-8, GEM-3. Certificates: product-*.
+    Rules: GEM-5, GEM-6, GEM-7, GEM-8, GEM-24, GEM-26, GEM-27. Certificates: product-*.
     """
     y = sums * total_alpha(a, b, epilogue)
     if not (a.row_scaled or b.row_scaled):
@@ -58,5 +58,5 @@ def _row_scaled(y: Floats, a: Operand, b: Operand) -> Floats:
 
 
 def _cast(y: Floats, epilogue: Epilogue) -> Result:
-    """Round once to the result's type; every NaN becomes the positive quiet one. Rules: GEM-3, GEM-8."""
+    """Round once to the result's type; every NaN becomes the positive quiet one. Rules: GEM-24, GEM-8."""
     return np.where(np.isnan(y), F(np.nan), y).astype(epilogue.dtype)

@@ -23,8 +23,8 @@ def exact(a: Operand, b: Operand) -> Floats:
     Integers are 64 bits wide where no partial sum can reach 2^63: K * max|A| * max|B| below it, which holds for
     NVFP4 (|A| <= 12 * 229376) up to K = 1,217,394. Elsewhere Python's integers add up the blocks.
 
-    Rules: GEM-1, GEM-2, GEM-3. Certificates: gemm-limit, gemm-longest, gemm-pairs-*, gemm-ties, gemm-spreads-*,
-    gemm-long-mx, special-operands.
+    Rules: GEM-1, GEM-2, GEM-3, GEM-21, GEM-25. Certificates: gemm-limit, gemm-longest, gemm-pairs-*, gemm-ties,
+    gemm-spreads-*, gemm-long-mx, special-operands.
     """
     return _by_tiles(a, b, _exact)
 
@@ -128,7 +128,7 @@ def _blockwise(a: Integers, b: Integers, width: int) -> Floats:
 def _with_specials(sums: Floats, a: Floats, b: Floats) -> Floats:
     """Return sums whose terms are all finite, and what IEEE arithmetic makes of the others, whose size does not matter.
 
-    Rules: GEM-3.
+    Rules: GEM-3, GEM-23.
     """
     for m in np.flatnonzero(~np.isfinite(a).all(axis=1)):
         special = (a[m] * b).sum(axis=1)

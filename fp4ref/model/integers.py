@@ -37,7 +37,7 @@ def unit(form: Format) -> int:
 
 
 def integers(operand: Operand, rows: slice) -> Integers:
-    """Return some rows of an operand, exactly; its global scale has no part in it. Rules: GEM-1, GEM-3, LAY-6."""
+    """Return some rows of an operand, exactly; its global scale has no part in it. Rules: GEM-20, GEM-23, LAY-6."""
     spec, (height, columns) = operand.spec, operand.shape
     element, width = spec.element.format, spec.block.columns
     codes = packing.unpack(operand.data.data[rows], columns, element)

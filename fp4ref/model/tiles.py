@@ -41,7 +41,7 @@ class Matrix:
 
 
 def widen(part: NDArray[np.generic]) -> Floats:
-    """float32, bfloat16 or float16 as float32; exact. Rules: NUM-3. Certificates: widen-*."""
+    """float32, bfloat16 or float16 as float32; exact. Rules: NUM-10. Certificates: widen-*."""
     if part.dtype == ml_dtypes.bfloat16:
         return (part.view(np.uint16).astype(np.uint32) << 16).view(F)
     return part.astype(F)

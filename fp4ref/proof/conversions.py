@@ -214,7 +214,7 @@ def claims() -> Iterator[ProofClaim]:
             whole = subject is ClaimSubject.HEADER
             yield ProofClaim(
                 name=f"widen-{name}/{subject}",
-                rules=("NUM-3",),
+                rules=("NUM-10",),
                 method=Method.EXHAUSTIVE,
                 subject=subject,
                 statement=f"Every {name} becomes the float32 of its value, and a NaN one of its sign.",

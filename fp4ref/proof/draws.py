@@ -206,7 +206,7 @@ def claims() -> Iterator[ProofClaim]:
         )
         yield ProofClaim(
             name=f"random-parts/{subject}",
-            rules=("SR-8",),
+            rules=("SR-8", "SR-15"),
             method=Method.ARGUMENT,
             subject=subject,
             statement="A part has the random bytes of its place in the whole, and no part begins inside a block.",

@@ -180,7 +180,7 @@ class _Tensor:
         return self._file.read(self._parts[part]).view(np.uint8)
 
     def _source_dtype(self, said: Any) -> str:
-        """Return the type of x, for which the file's statement and its entry must agree. Rules: FIL-8, NUM-3."""
+        """Return the type of x, on which the file's statement and its entry must agree. Rules: FIL-8, FIL-23, NUM-3."""
         if said is not None and said not in STORED:
             raise DTypeError(f"read {shown(self._file.path)}", f"dtype {said!r}", ", ".join(STORED), "NUM-3")
         if "x" not in self._parts:
@@ -228,7 +228,7 @@ class _Tensor:
         return dtype, stored_shape(dtype, shape)
 
     def _require_direction(self, direction: Direction) -> None:
-        """Check types and byte counts of a direction."""
+        """Check types and byte counts of a direction. Rules: FIL-3, FIL-9, FIL-22."""
         shapes = self._shapes(direction)
         if "amax" not in shapes and f"{direction}.amax" in self._parts:
             needed = f"none: {self._spec.name} has no global scale"
@@ -258,7 +258,10 @@ class _Tensor:
     def _misplaced(
         self, label: str, found: tuple[int, ...], shape: tuple[int, ...], direction: Direction
     ) -> LayoutError:
-        """Return the error for a scale buffer of the wrong size; it names the layouts of that size, and takes none."""
+        """Return the error for a scale buffer of the wrong size; it names the layouts of that size, and takes none.
+
+        Rules: FIL-24.
+        """
         (rows, columns), stored = (
             part_shapes(self._spec, self.shape, LINEAR.name, direction)["scales"],
             math.prod(found),
@@ -273,7 +276,7 @@ class _Tensor:
 
 
 def _split(file: TensorFile, entry: str) -> tuple[str, str]:
-    """Tensor and part of an entry. Rules: FIL-3."""
+    """Tensor and part of an entry. Rules: FIL-3, FIL-20, FIL-21."""
     if entry in SHORT:
         return "", f"row.{entry}"
     for part in PARTS:

@@ -41,7 +41,7 @@ class Check(NamedTuple):
 def checks(name: str) -> Iterator[Check]:
     """Yield what a backend's `random_bits` and `gemm_*` are compared in, as far as it has them.
 
-    Rules: CNF-1, SR-7, SR-8, GEM-2, GEM-4, GEM-11.
+    Rules: CNF-1, SR-7, SR-8, SR-17, GEM-2, GEM-4, GEM-11.
     """
     backend = registry.backends()[name]
     if "random_bits" in backend.operations:

@@ -57,7 +57,7 @@ SIDE = 256  # rows and columns of an aimed input
 
 
 class Level(StrEnum):
-    """The level at which a kernel was judged."""
+    """The level at which a kernel was judged. Rules: SR-18."""
 
     EXACT = "exact"
     MAP = "exact up to a map"
@@ -220,7 +220,7 @@ def judge_stochastic(
 
     Errors: DomainError for a spec without stochastic rounding, ShapeError for bytes that do not fit.
 
-    Rules: SR-10, SR-11, SR-13.
+    Rules: SR-10, SR-11, SR-13, SR-16, SR-18.
     """
     if not spec.stochastic:
         raise DomainError("judge", spec.name, "a stochastic specification", "SR-11")

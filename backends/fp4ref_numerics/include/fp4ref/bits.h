@@ -83,7 +83,7 @@ FP4_API float signed_nan(float result, float a, float b, float c)
 }
 
 // Input and output types: `word` is how an element is stored, `round` makes one of a float, `round_number` of a float
-// that is no NaN; `narrow` rounds a float and keeps it one. Rules: NUM-3, DEQ-3.
+// that is no NaN; `narrow` rounds a float and keeps it one. Rules: NUM-10, DEQ-3.
 // Certificates: round-*, widen-*.
 struct float32 {
     using word = unsigned;

@@ -83,7 +83,7 @@ def _bits(
 ) -> Json:
     of = whole or shape
     if error:
-        answer = refused(error, "SR-8")
+        answer = refused(error, "SR-15")
     else:
         answer = {"bytes": format_rows(random_oracle.random_bytes(shape, direction, seed, stream, origin, of))}
     return test(
@@ -126,7 +126,7 @@ def random_bits_groups() -> list[Json]:
         _bits("Refused", "column 8 is no multiple of 16", (2, 24), origin=(1, 8), whole=(6, 40), error="ShapeError"),
         _bits("Refused", "column 48 is past the whole", (2, 32), origin=(1, 16), whole=(6, 40), error="ShapeError"),
     ]
-    return [group("SR-7", ORACLE, map_tests), group("SR-8 SR-7", ORACLE, parts)]
+    return [group("SR-7", ORACLE, map_tests), group("SR-8 SR-7 SR-15", ORACLE, parts)]
 
 
 def random_map_groups() -> list[Json]:

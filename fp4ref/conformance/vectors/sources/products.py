@@ -240,7 +240,7 @@ def places() -> list[Json]:
 
 
 def refusals() -> list[tuple[str, list[Json]]]:
-    """Operands that do not fit, by rule. Rules: GEM-9, GEM-10, GEM-1."""
+    """Operands that do not fit, by rule. Rules: GEM-9, GEM-10, GEM-22."""
     nv, mx = side(NVFP4, 32, "22" * 16, ONE * 2, "6"), side(MXFP4, 32, "22" * 16, ONE_E8M0)
     shorter = side(NVFP4, 16, "22" * 8, ONE, "6")
     other = NVFP4_RHT.replace(name="nvfp4-rht signs 1", hadamard=Hadamard(1))
@@ -255,7 +255,7 @@ def refusals() -> list[tuple[str, list[Json]]]:
         return product("Refused", comment, a, b, refused(error, rule))
 
     return [
-        ("GEM-1", [ask("another K", nv, shorter, "ShapeError", "GEM-1")]),
+        ("GEM-22", [ask("another K", nv, shorter, "ShapeError", "GEM-22")]),
         (
             "GEM-9",
             [
@@ -278,7 +278,7 @@ def gemm_groups() -> list[Json]:
     """All products."""
     return [
         group("GEM-1 GEM-2 GEM-4", WORKED, sums()),
-        group("GEM-3", STATED, specials()),
+        group("GEM-3 GEM-23", STATED, specials()),
         group("GEM-5 GEM-6 GEM-7", WORKED, alphas()),
         group("GEM-8", STATED, added()),
         group("GEM-1 GEM-2 GEM-4 GEM-5 GEM-7 GEM-8", ORACLE, pairs()),
