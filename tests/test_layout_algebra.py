@@ -203,7 +203,7 @@ def test_units_of_32_bits_and_three_axes():
         form.from_linear(array.astype(np.uint8))
 
 
-@pytest.mark.rule("LAY-14")
+@pytest.mark.rule("LAY-14", "LAY-16", "LAY-25", "LAY-26", "LAY-28")
 @pytest.mark.parametrize(
     "text, message",
     [
@@ -212,7 +212,7 @@ def test_units_of_32_bits_and_three_axes():
         ("m(4,4) k(*): k0 m0 m1", r"need one axis of that name, with radices and one \*"),
         ("m(0,*) k(*): k0 m0 m1", "with radices and one"),
         ("m(*) m(*): m0", "need one axis of that name"),
-        ("m(*) k(4,*): k0 m0", r"order 'k0 m0', need every digit of every axis once \[LAY-13\]"),
+        ("m(*) k(4,*): k0 m0", r"order 'k0 m0', need every digit of every axis once \[LAY-26\]"),
         ("m(*) k(*): k0 m0 m0", "every digit of every axis once"),
         ("m(*) k(*): k0 j0", "axis 'j', need one of m, k"),
         ("m(*) k(*): k0^1 m0", r"'k0\^1', need a digit of 2\^n values and a constant below that \[LAY-17\]"),

@@ -188,7 +188,7 @@ def test_a_digit_is_turned_by_one_that_is_flipped(flip, order):
     ],
 )
 def test_texts_that_the_grammar_excludes(text):
-    with pytest.raises(Fp4Error, match=r"LAY-1[47]"):
+    with pytest.raises(Fp4Error, match=r"LAY-(14|17|23)\]"):
         fp4ref.Layout("it", text)
 
 
@@ -206,3 +206,64 @@ def test_texts_at_the_edge_of_the_grammar(text, size, places, units):
     form = fp4ref.Layout("it", text)
     assert [int(form.offsets([m], (size,))) for m in range(size)] == places
     assert form.from_linear(np.zeros(size, np.uint8)).size == units
+
+
+GRAMMAR = ("LAY-14", "LAY-23", "LAY-24", "LAY-25", "LAY-26", "LAY-27")
+
+
+@pytest.mark.rule("LAY-14", "LAY-23", "LAY-24", "LAY-25", "LAY-26", "LAY-27")
+@pytest.mark.example("LAY-14", "LAY-23", "LAY-24", "LAY-25", "LAY-26", "LAY-27")
+@pytest.mark.parametrize("rule", GRAMMAR)
+def test_texts_that_the_rules_of_the_grammar_show(rule):
+    """Each is a layout, the same layout as another text, or refused by its rule or by that of the whole grammar."""
+    results = set()
+    for shown, result in next(rows[1:] for rows in tables(text_of(rule)) if rows[0] == ["text", "result"]):
+        text = shown.strip("`")
+        if result.startswith("refused"):
+            with pytest.raises(Fp4Error, match=rf"\[({rule}|LAY-14)\]$"):
+                fp4ref.Layout("it", text)
+        elif result == "a layout":
+            assert fp4ref.Layout("it", text)
+        else:
+            same = re.fullmatch("the same as `(.*)`", result)[1]
+            assert same != text
+            assert fp4ref.Layout("it", text) == fp4ref.Layout("it", same)
+        results.add(result.split(" ")[0])
+    assert len(results) == 2
+    numbers_in_words = {"LAY-14": "1 to 8", "LAY-23": "1 to 1,000", "LAY-25": "at least 1"}
+    assert numbers_in_words.get(rule, "") in text_of(rule)
+    for digits, known in ((1000, True), (1001, False)) if rule == "LAY-23" else ():
+        text = f"m({'0' * (digits - 1)}4,*): m0 m1"
+        if known:
+            assert fp4ref.Layout("it", text).text == "m(4,*): m0 m1"
+        else:
+            with pytest.raises(Fp4Error, match=rule):
+                fp4ref.Layout("it", text)
+    for digits, known in ((8, True), (9, False)) if rule == "LAY-14" else ():
+        text = f"m(4,*): m0 m1; unit 32; pad m 0x{'1' * digits}"
+        if known:
+            assert fp4ref.Layout("it", text).text == text
+        else:
+            with pytest.raises(Fp4Error, match=rule):
+                fp4ref.Layout("it", text)
+
+
+@pytest.mark.rule("LAY-28", "LAY-29")
+@pytest.mark.example("LAY-28", "LAY-29")
+def test_what_clauses_say_and_what_is_printed():
+    text = re.search(r"`(n\(\*\) h\(\*\).*?)`", text_of("LAY-28"))[1]
+    n, h, i, j, factor, size, at = numbers(
+        " ".join(
+            re.search(
+                r"and (\d) × (\d) units, unit \((\d), (\d)\) is stored at (\d+) × (\d) = (\d+)", text_of("LAY-28")
+            ).groups()
+        )
+    )
+    assert offset_of(text, [i, j], (n, h)) == at == factor * size
+    clauses = {row[0].strip("`"): row[1:] for row in tables(text_of("LAY-28"))[0][1:]}
+    assert fp4ref.Layout("it", "m(*): m0").unit == int(clauses["unit w"][1])
+    with pytest.raises(Fp4Error, match=r"LAY-28\]$"):
+        fp4ref.Layout("it", "m(*): m0; unit 3")
+    assert len(next(clause for clause in clauses if clause.startswith("table")).split(",")) == 3
+    given, printed = re.findall("`(.*?)`", text_of("LAY-29"))
+    assert fp4ref.Layout("it", given).text == printed
