@@ -445,9 +445,9 @@ def test_wrong_types_and_shapes(name):
         form.from_linear(np.zeros((2, 2), np.float32))
     with pytest.raises(DTypeError, match=rf"to_linear: scales of type int8, need uint8 \[{rule}\]"):
         form.to_linear(np.zeros((2, 2), np.int8), 2, 2)
-    with pytest.raises(ShapeError, match=rf"shape \[2, 2, 2\], need two axes \[{rule}\]"):
+    with pytest.raises(ShapeError, match=r"shape \[2, 2, 2\], need two axes \[LAY-32\]"):
         form.from_linear(np.zeros((2, 2, 2), np.uint8))
-    with pytest.raises(ShapeError, match=rf"-1 x 3 scales, need counts >= 0 \[{rule}\]"):
+    with pytest.raises(ShapeError, match=r"-1 x 3 scales, need counts >= 0 \[LAY-32\]"):
         form.padded_shape(-1, 3)
 
 

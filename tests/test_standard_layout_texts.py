@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import rules
+from fp4ref import packings, rules
 from fp4ref.errors import Fp4Error
 from fp4ref.layout.registry import STANDARD_LAYOUTS
 from fp4ref.standard.tables import tables
@@ -267,3 +267,81 @@ def test_what_clauses_say_and_what_is_printed():
     assert len(next(clause for clause in clauses if clause.startswith("table")).split(",")) == 3
     given, printed = re.findall("`(.*?)`", text_of("LAY-29"))
     assert fp4ref.Layout("it", given).text == printed
+
+
+def digits_of(index, radices):
+    """The digits of an index, fastest first, each a quotient's remainder."""
+    return [index // int(np.prod(radices[:i])) % radix for i, radix in enumerate(radices)]
+
+
+@pytest.mark.rule("LAY-30", "LAY-31")
+@pytest.mark.example("LAY-30", "LAY-31")
+def test_digits_and_rests_in_the_prose():
+    words = " ".join(text_of("LAY-30").split())
+    ((m, *of_m), (k, *of_k)) = (
+        numbers(" ".join(found))
+        for found in re.findall(r"[Ii]ndex (\d+) of [mk](?: has)? the digits (\d), (\d) and (\d)", words)
+    )
+    assert (digits_of(m, (16, 2, 3)), digits_of(k, (4, 2, 3))) == (of_m, of_k)
+    words = " ".join(text_of("LAY-31").split())
+    found = re.search(
+        r"With (\d+) rows, the rest of .*? takes (\d+) / \((\d+) \* (\d+)\) = (\d) values, so that n2 is n / (\d+): "
+        r"row (\d+) has the digits (\d), (\d) and (\d)",
+        words,
+    )
+    rows, size, first, last, count, weight, row, *shown = map(int, found.groups())
+    assert (rows, size // (first * last), first * count) == (size, count, weight)
+    assert digits_of(row, (first, count, last)) == shown
+    form = fp4ref.Layout("it", "n(16,*,2) b(*): b0 n0 n1 n2")
+    assert [(digit.radix, form.strides(rows, 1).place(0, i)) for i, digit in enumerate(form.digits(rows, 1)[0])] == [
+        (16, 1),
+        (count, 16),
+        (2, weight),
+    ]
+
+
+@pytest.mark.rule("LAY-32", "LAY-33", "LAY-36")
+@pytest.mark.example("LAY-32", "LAY-33", "LAY-36")
+def test_sizes_and_shapes_in_the_prose():
+    text, wrong = re.search(r"`(e\(.*?)` takes three sizes; (.*?) are refused", text_of("LAY-32")).groups()
+    form = fp4ref.Layout("it", text)
+    assert form.padded_shape(1, 8, 4) == (1, 8, 4)
+    for sizes in wrong.split(" and "):
+        with pytest.raises(Fp4Error, match=r"\[LAY-32\]$"):
+            form.padded_shape(*map(int, sizes.split(" × ")))
+    for name, array, shape in tables(text_of("LAY-33"))[0][1:]:
+        sizes = tuple(int(word) for word in array.split(" × "))
+        form = fp4ref.LAYOUTS[name.strip("`")]
+        assert list(form.padded_shape(*sizes)) == numbers(shape.replace(",", " "))
+        assert form.from_linear(np.ones(sizes, np.uint8)).size == np.prod(form.padded_shape(*sizes))
+    start, stop, name, axes = re.search(r"Rows (\d+):(\d+) of `(.*?)`, which has (\d) axes", text_of("LAY-36")).groups()
+    form = fp4ref.LAYOUTS[name]
+    assert len(form.axes) == int(axes)
+    for call in (lambda: form.row_range(int(start), int(stop), 8, 4), lambda: form.group_offsets([(8, 4)])):
+        with pytest.raises(Fp4Error, match=r"\[LAY-36\]$"):
+            call()
+
+
+@pytest.mark.rule("LAY-34", "LAY-35")
+@pytest.mark.example("LAY-34", "LAY-35")
+def test_the_bits_of_units_and_the_bytes_of_a_buffer():
+    rows = tables(text_of("LAY-34"))[0][1:]
+    for width, shown, stored in rows:
+        w, units = int(width), [int(unit) for unit in shown.split()]
+        expected = bytes.fromhex(stored.strip("`"))
+        bits = sum(unit << u * w for u, unit in enumerate(units))
+        assert bits.to_bytes(-(-len(units) * w // 8), "little") == expected
+        form = fp4ref.Layout("it", f"n(*) k(*): n0 k0; unit {w}")
+        if w >= 16:
+            assert form.from_linear(np.array([units], f"uint{w}")).astype(f"<u{w // 8}").tobytes() == expected
+        elif w in (4, 6):
+            assert packings.packed_shape(form, 1, len(units)) == (1, len(expected))
+            places = [packings.bit_of(form, (1, len(units)), 0, u) for u in range(len(units))]
+            assert [8 * byte + bit for byte, bit in places] == [w * u for u in range(len(units))]
+    counts = re.search(
+        r"Three units of (\d) bits take (\d) bytes, four take (\d), and five take (\d)", text_of("LAY-35")
+    )
+    w, *taken = map(int, counts.groups())
+    form = fp4ref.Layout("it", f"n(*) k(*): n0 k0; unit {w}")
+    for count, size in zip((3, 4, 5), taken, strict=True):
+        assert packings.packed_shape(form, 1, count) == (1, size) == (1, -(-count * w // 8))

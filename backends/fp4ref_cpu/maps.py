@@ -35,7 +35,7 @@ class Map(ctypes.Structure):
 
 @lru_cache(maxsize=128)
 def lowered(form: Layout, rows: int, columns: int) -> Map:
-    """Lower a layout to numbers for given (unpadded) sizes. Rules: LAY-13, LAY-19, LAY-21."""
+    """Lower a layout to numbers for given (unpadded) sizes. Rules: LAY-13, LAY-19, LAY-21, LAY-30."""
     strides = form.strides(rows, columns)
     down, across = (_merged(digits) for digits in strides.axes)
     digits = np.array([(d.radix, d.stride, _log2(d.radix)) for d in down], np.int64)

@@ -118,7 +118,10 @@ def _padded(form: Layout, rows: int, columns: int) -> tuple[int, int]:
 
 
 def _steps(form: Layout, high: int, wide: int) -> tuple[list[int], list[StoredDigit]]:
-    """Return the shape of the padded tensor split into digits, slowest first; and what is stored, fastest first."""
+    """Return the shape of the padded tensor split into digits, slowest first; and what is stored, fastest first.
+
+    Rules: LAY-30, LAY-31.
+    """
     radices = [
         [size // axis.tile if radix is None else radix for radix in axis.radices]
         for size, axis in zip((high, wide), form.axes, strict=True)

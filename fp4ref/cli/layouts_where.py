@@ -102,7 +102,7 @@ def starts(name: str, shapes: tuple[str, ...]) -> None:
     """
     form = relayouts.named(name)
     if len(form.axes) != 2:
-        raise ShapeError("layouts starts", f"{name} with {len(form.axes)} axes", "two axes", "LAY-22")
+        raise ShapeError("layouts starts", f"{name} with {len(form.axes)} axes", "two axes", "LAY-36")
     members = [numbers(shape, "x", 2, "shape") for shape in shapes]
     click.echo(f"{name}: {form.text}")
     for rule in get_args(Starts):

@@ -105,13 +105,13 @@ class LayoutMap:
     def padded(self, *sizes: int) -> tuple[int, ...]:
         """Return the padded size of each axis: rows and columns; an axis of 0 stays 0.
 
-        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15.
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15, LAY-32.
         """
         sizes = tuple(map(operator.index, sizes))
         operation, count = f"{self.name}.padded_shape", len(self.axes)
         got = f"{' x '.join(map(str, sizes))} {'units' if self.unfit_for_scales() else 'scales'}"
         if len(sizes) != count or min(sizes) < 0:
-            raise ShapeError(operation, got, "counts >= 0" if len(sizes) == count else counted(count), self.rule)
+            raise ShapeError(operation, got, "counts >= 0" if len(sizes) == count else counted(count), "LAY-32")
         if axis := self.refuses(*sizes):
             raise ShapeError(operation, got, f"a multiple of {axis.multiple} along {axis.name}", "LAY-15")
         return tuple(-(-size // axis.multiple) * axis.multiple for size, axis in zip(sizes, self.axes, strict=True))
@@ -122,11 +122,11 @@ class LayoutMap:
         return next((axis for size, axis in each if axis.refused and size % axis.multiple), None)
 
     def strides(self, *sizes: int) -> Strides:
-        """Return the digits of all axes with their strides, for an array of these sizes. Rules: LAY-13."""
+        """Return the digits of all axes with their strides, for an array of these sizes. Rules: LAY-13, LAY-30."""
         return strides(self.form, self.padded(*sizes))
 
     def digits(self, rows: int, columns: int) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
-        """Digits of rows and of columns of a whole padded buffer, fastest first. Rules: LAY-13."""
+        """Digits of rows and of columns of a whole padded buffer, fastest first. Rules: LAY-13, LAY-30."""
         down, across = self.strides(rows, columns).axes
         return down, across
 

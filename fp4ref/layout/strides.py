@@ -55,11 +55,11 @@ class Strides:
         return not (self.turned or self.repeated or self.table)
 
     def place(self, axis: int, digit: int) -> int:
-        """Return the weight of a digit in its index: the product of the faster radices."""
+        """Return the weight of a digit in its index: the product of the faster radices. Rules: LAY-30."""
         return math.prod(faster.radix for faster in self.axes[axis][:digit])
 
     def spread(self, axis: int, index: Ints) -> Ints:
-        """Return the part of the offset that an index of one axis contributes. Rules: LAY-13."""
+        """Return the part of the offset that an index of one axis contributes. Rules: LAY-13, LAY-30."""
         digits = self.axes[axis]
         offset = np.zeros_like(index)
         for radix, stride in digits[:-1]:
@@ -125,7 +125,7 @@ def is_unbounded(form: Form) -> bool:
 
 @lru_cache(maxsize=256)
 def strides(form: Form, padded: tuple[int, ...]) -> Strides:
-    """Derive the strides of a layout for padded sizes of its axes. Rules: LAY-13, LAY-16, LAY-17, LAY-21."""
+    """Derive the strides of a layout for padded sizes of its axes. Rules: LAY-13, LAY-16, LAY-17, LAY-21, LAY-31."""
     first, running = form.base.of(padded), 1
     made: list[list[list[Digit]]] = [[[] for _ in axis.radices] for axis in form.axes]
     for item in form.order:

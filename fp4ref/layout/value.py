@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fp4ref.errors import DomainError, LayoutError, ShapeError
 from fp4ref.layout import conversion
-from fp4ref.layout.arguments import require_units
+from fp4ref.layout.arguments import counted, require_units
 from fp4ref.layout.map import LayoutMap
 from fp4ref.layout.members import Starts, bound_starts, group_starts
 from fp4ref.layout.strides import strides
@@ -43,7 +43,7 @@ class Layout(LayoutMap):
     def padded_shape(self, *sizes: int) -> tuple[int, ...]:
         """Shape of the buffer that holds `rows` x `columns` scales: [R, C], or [1, units] if units and places differ.
 
-        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15, LAY-16, LAY-20, LAY-21.
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15, LAY-16, LAY-20, LAY-21, LAY-33.
         """
         padded = self.padded(*sizes)
         if not (self.has_gaps or self.form.repeated or self.form.irregular):
@@ -113,6 +113,7 @@ class Layout(LayoutMap):
         Rules: LAY-8, LAY-22. Certificates: group-*.
         """
         shapes = list(shapes)
+        self._require_matrix("group_offsets")
         if starts != "bound":
             return group_starts([math.prod(self.padded_shape(*shape)) for shape in shapes], starts)
         operation, widths = f"{self.name}.group_offsets", {self.padded(0, columns)[1] for _, columns in shapes}
@@ -132,6 +133,7 @@ class Layout(LayoutMap):
         operation, asked = f"{self.name}.row_range", f"rows {start}:{stop} of {rows}"
         if not 0 <= start <= stop <= rows:
             raise DomainError(operation, asked, "0 <= start <= stop <= rows", "LAY-9")
+        self._require_matrix("row_range")
         padded_rows, padded_columns = self.padded(rows, columns)
         owned = np.arange(start, padded_rows if start < stop == rows else stop)
         if owned.size * padded_columns == 0:
@@ -144,6 +146,11 @@ class Layout(LayoutMap):
             needed = f"whole tiles of {self.tile[0]} rows" if tiles else "rows stored one after the other, without gaps"
             raise LayoutError(operation, f"{asked} lie apart", needed, "LAY-9")
         return slice(first, last + 1)
+
+    def _require_matrix(self, operation: str) -> None:
+        """Refuse what a layout of rows and columns alone has. Rules: LAY-36."""
+        if len(self.axes) != 2:
+            raise LayoutError(f"{self.name}.{operation}", counted(len(self.axes)), "two axes", "LAY-36")
 
     def _mask(self, sizes: Sequence[int], axes: Sequence[Axis]) -> NDArray[np.bool_]:
         """Return a buffer of bits: true for an index of the array, `fill` for the padding of an axis, false in gaps."""
