@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,8 +34,8 @@ def offset_of(text, index, sizes):
     return int(fp4ref.Layout("it", text).offsets(index, sizes))
 
 
-@pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-17", "LAY-19", "LAY-20")
-@pytest.mark.example("LAY-15", "LAY-16", "LAY-17", "LAY-19", "LAY-20")
+@pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-17", "LAY-19", "LAY-20", "LAY-48")
+@pytest.mark.example("LAY-15", "LAY-16", "LAY-17", "LAY-19", "LAY-20", "LAY-48")
 def test_texts_of_layouts_in_the_prose():
     digits, below = (span for span in spans("LAY-13") if span not in {form.text for form in STANDARD_LAYOUTS})
     (m, k, at) = re.search(r"Scale \((\d+), (\d+)\) is stored at .*= (\d+)", text_of("LAY-13")).groups()
@@ -44,7 +45,7 @@ def test_texts_of_layouts_in_the_prose():
     buffer = fp4ref.Layout("it", text).from_linear(np.uint8([[9]])).ravel().tolist()
     shown, count = re.search(r"stored as ((?:[0-9A-F]{2} )+)and then (\d+) bytes 7F", text_of("LAY-15")).groups()
     assert buffer == [int(word, 16) for word in shown.split()] + [0x7F] * int(count)
-    (text,) = spans("LAY-16")
+    text = spans("LAY-16")[0]
     size, at = re.search(r"buffer has (\d+) bytes, and scale\n\(1, 1\) is stored at (\d+)", text_of("LAY-16")).groups()
     assert fp4ref.Layout("it", text).padded_shape(3, 2) == (1, int(size))
     assert fp4ref.Layout("it", text).padded_shape(0, 2) == (1, 0)
@@ -56,7 +57,7 @@ def test_texts_of_layouts_in_the_prose():
     assert offset_of(text, [int(m), int(k)], (8, 8)) == int(at)
     height, width, served = re.search(r"of a (\d+) × (\d+) block serves (\d+) rows", text_of("LAY-20")).groups()
     assert height == width == served == re.search(r"one scale for each (\d+) rows", text_of("LAY-20"))[1]
-    text, padded = spans("LAY-20")
+    (text,), (padded,) = spans("LAY-20"), spans("LAY-48")
     m, k, rows, high, columns, at = numbers(
         re.search(
             r"for each (\d+) rows: \((\d+), (\d)\) of (\d+) × (\d) scales is stored at (\d)", text_of("LAY-20")
@@ -66,7 +67,8 @@ def test_texts_of_layouts_in_the_prose():
     assert offset_of(text, [m, k], (high, columns)) == at
     assert form.from_linear(np.zeros((high, columns), np.uint8)).size == high // rows * columns
     one, first, second, places = re.search(
-        r"one scale (\d) is stored as (\d\d) (\d\d): the second place is that of (.*?), and", text_of("LAY-20")
+        r"one scale (\d) is stored as (\d\d) (\d\d): .* the second place is that of (.*?), and",
+        " ".join(text_of("LAY-48").split()),
     ).groups()
     form = fp4ref.Layout("it", padded)
     assert form.from_linear(np.uint8([[int(one)]])).tolist() == [[int(first, 16), int(second, 16)]]
@@ -107,7 +109,7 @@ def test_tables_of_runs():
     assert "every run of three units" in words
 
 
-@pytest.mark.rule("LAY-16", "LAY-17", "LAY-21")
+@pytest.mark.rule("LAY-17", "LAY-21", "LAY-39", "LAY-40")
 @pytest.mark.parametrize(
     ("text", "size", "places", "units"),
     [
@@ -130,7 +132,7 @@ def test_a_table_moves_units_of_flipped_digits_and_behind_a_base(text, size, pla
     assert buffer.ravel()[places].tolist() == [*range(1, size + 1)]
 
 
-@pytest.mark.rule("LAY-20", "LAY-15")
+@pytest.mark.rule("LAY-48", "LAY-15")
 def test_padding_does_not_take_a_place_from_a_unit():
     form = fp4ref.Layout("it", "m(4,*) k(*): k0 m1; repeat m0; pad m 0x7f")
     scales = np.repeat(np.uint8([[1, 2], [3, 4]]), [4, 2], axis=0)
@@ -140,7 +142,7 @@ def test_padding_does_not_take_a_place_from_a_unit():
     assert form.compared(6, 2).all()
 
 
-@pytest.mark.rule("LAY-21", "LAY-16")
+@pytest.mark.rule("LAY-21", "LAY-40")
 @pytest.mark.parametrize("columns", range(1, 8))
 def test_a_run_that_is_not_full(columns):
     """A table moved units past the end of the buffer if the last run was not full."""
@@ -192,7 +194,7 @@ def test_texts_that_the_grammar_excludes(text):
         fp4ref.Layout("it", text)
 
 
-@pytest.mark.rule("LAY-14", "LAY-16", "LAY-17")
+@pytest.mark.rule("LAY-14", "LAY-16", "LAY-17", "LAY-20", "LAY-23", "LAY-26", "LAY-40")
 @pytest.mark.parametrize(
     ("text", "size", "places", "units"),
     [
@@ -208,11 +210,11 @@ def test_texts_at_the_edge_of_the_grammar(text, size, places, units):
     assert form.from_linear(np.zeros(size, np.uint8)).size == units
 
 
-GRAMMAR = ("LAY-14", "LAY-23", "LAY-24", "LAY-25", "LAY-26", "LAY-27")
+GRAMMAR = ("LAY-14", "LAY-16", "LAY-23", "LAY-24", "LAY-25", "LAY-26", "LAY-27", "LAY-44", "LAY-49")
 
 
-@pytest.mark.rule("LAY-14", "LAY-23", "LAY-24", "LAY-25", "LAY-26", "LAY-27")
-@pytest.mark.example("LAY-14", "LAY-23", "LAY-24", "LAY-25", "LAY-26", "LAY-27")
+@pytest.mark.rule("LAY-14", "LAY-16", "LAY-23", "LAY-24", "LAY-25", "LAY-26", "LAY-27", "LAY-44", "LAY-49")
+@pytest.mark.example("LAY-14", "LAY-16", "LAY-23", "LAY-24", "LAY-25", "LAY-26", "LAY-27", "LAY-44", "LAY-49")
 @pytest.mark.parametrize("rule", GRAMMAR)
 def test_texts_that_the_rules_of_the_grammar_show(rule):
     """Each is a layout, the same layout as another text, or refused by its rule or by that of the whole grammar."""
@@ -248,18 +250,21 @@ def test_texts_that_the_rules_of_the_grammar_show(rule):
                 fp4ref.Layout("it", text)
 
 
-@pytest.mark.rule("LAY-28", "LAY-29")
-@pytest.mark.example("LAY-28", "LAY-29")
+@pytest.mark.rule("LAY-28", "LAY-29", "LAY-39")
+@pytest.mark.example("LAY-28", "LAY-29", "LAY-39")
 def test_what_clauses_say_and_what_is_printed():
-    text = re.search(r"`(n\(\*\) h\(\*\).*?)`", text_of("LAY-28"))[1]
+    text = re.search(r"`(n\(\*\) h\(\*\).*?)`", text_of("LAY-39"))[1]
     n, h, i, j, factor, size, at = numbers(
         " ".join(
             re.search(
-                r"and (\d) × (\d) units, unit \((\d), (\d)\) is stored at (\d+) × (\d) = (\d+)", text_of("LAY-28")
+                r"and (\d) × (\d) units, unit \((\d), (\d)\) is stored at (\d+) × (\d) = (\d+)", text_of("LAY-39")
             ).groups()
         )
     )
     assert offset_of(text, [i, j], (n, h)) == at == factor * size
+    assert fp4ref.Layout("it", "m(*): m0; base 0*m").form.base.number == 0
+    assert not fp4ref.Layout("it", "m(*): m0; base 0").has_gaps
+    assert fp4ref.Layout("it", "n(*) h(*): h0 n0; base 2*h").padded_shape(3, 0) == (1, 0)
     clauses = {row[0].strip("`"): row[1:] for row in tables(text_of("LAY-28"))[0][1:]}
     assert fp4ref.Layout("it", "m(*): m0").unit == int(clauses["unit w"][1])
     with pytest.raises(Fp4Error, match=r"LAY-28\]$"):
@@ -345,3 +350,110 @@ def test_the_bits_of_units_and_the_bytes_of_a_buffer():
     form = fp4ref.Layout("it", f"n(*) k(*): n0 k0; unit {w}")
     for count, size in zip((3, 4, 5), taken, strict=True):
         assert packings.packed_shape(form, 1, count) == (1, size) == (1, -(-count * w // 8))
+
+
+@pytest.mark.rule("LAY-42", "LAY-43", "LAY-45")
+@pytest.mark.example("LAY-42", "LAY-43", "LAY-45")
+def test_paddings_of_axes_in_the_prose():
+    for shown, size, padded in tables(text_of("LAY-45"))[0][1:]:
+        axis, *clause = re.findall("`(.*?)`", shown)
+        digits = "m0" if axis == "m(*)" else "m0 m1"
+        form = fp4ref.Layout("it", "; ".join([f"{axis}: {digits}", *clause]))
+        assert form.padded(int(size)) == (int(padded),)
+    text, one, stored = re.search(r"With `(.*?)`, one scale (\d) is stored as ([\d ]+)\.", text_of("LAY-42")).groups()
+    assert fp4ref.Layout("it", text).from_linear(np.uint8([[int(one)]])).tobytes() == bytes.fromhex(stored)
+    head, *cases = tables(text_of("LAY-43"))[0]
+    form, results = fp4ref.LAYOUTS[head[0].strip("`")], set()
+    for case, result in cases:
+        sizes = [tuple(map(int, pair)) for pair in re.findall(r"(\d+) × (\d+)", case)]
+        if case.startswith("a group"):
+            calls = [partial(form.group_offsets, sizes, starts) for starts in re.findall("`(.*?)`", case)]
+        elif case.startswith("rows"):
+            start, stop = map(int, re.match(r"rows (\d+):(\d+)", case).groups())
+            calls = [partial(form.row_range, start, stop, *sizes[0])]
+        else:
+            calls = [partial(form.from_linear, np.zeros(sizes[0], np.uint8))]
+        for call in calls:
+            if result == "refused":
+                with pytest.raises(Fp4Error, match=r"\[LAY-43\]$"):
+                    call()
+            else:
+                call()
+        results.add((result, len(calls)))
+    assert results == {("stored", 1), ("refused", 1), ("refused", 2)}
+
+
+@pytest.mark.rule("LAY-37", "LAY-38", "LAY-2", "LAY-15", "LAY-16")
+@pytest.mark.example("LAY-37", "LAY-38")
+def test_unspecified_units_in_the_prose():
+    for shown, array, units, compared in tables(text_of("LAY-37"))[0][1:]:
+        name, sizes = shown.strip("`"), tuple(int(word) for word in array.split(" × "))
+        form = fp4ref.LAYOUTS[name] if name in fp4ref.LAYOUTS else fp4ref.Layout("it", name)
+        mask = form.compared(*sizes)
+        assert (mask.size, int(mask.sum())) == (*numbers(units), int(compared)) == (mask.size, np.prod(sizes))
+    one, name, first, rest, fill = re.search(
+        r"One scale (\d) is stored in `(.*?)` as (\d\d) and then (\d+) bytes (\d\d)", text_of("LAY-38")
+    ).groups()
+    buffer = fp4ref.LAYOUTS[name].from_linear(np.uint8([[int(one)]]))
+    assert buffer.tobytes() == bytes([int(first, 16)]) + bytes([int(fill, 16)]) * int(rest)
+
+
+@pytest.mark.rule("LAY-40", "LAY-16", "LAY-20", "LAY-21", "LAY-39")
+@pytest.mark.example("LAY-40")
+def test_the_units_of_a_buffer_that_is_one_row():
+    """The two counts of each row of the table from digits that are written out here, and the buffer's shape."""
+    table = {row[0].strip("`"): row[1:] for row in tables(text_of("LAY-40"))[0][1:] if row[2] != "none"}
+    assert len(table) == 6
+    for text, (array, counts, shape) in table.items():
+        sizes = tuple(int(word) for word in array.split(" × "))
+        order, *clauses = text.partition(": ")[2].split("; ")
+        stride, end = 1, 1
+        values = {"n0": sizes[0], "k0": sizes[1], "b0": sizes[1], "m1": sizes[0] // 128}
+        for item in order.split():
+            if item[0] == "|":
+                stride = -(-stride // int(item[1:])) * int(item[1:])
+            else:
+                end += (values[item] - 1) * stride
+                stride *= values[item]
+        run = 3 if any(clause.startswith("table 2,0,1") for clause in clauses) else 1
+        base = next((int(clause[5:]) for clause in clauses if clause.startswith("base ")), 0)
+        expected = [-(-stride // run) * run, -(-end // run) * run + base]
+        assert numbers(counts.replace(",", " ")) == expected
+        form = fp4ref.Layout("it", text)
+        assert form.padded_shape(*sizes) == (1, max(expected))
+        assert numbers(shape.replace(",", " ")) == [1, max(expected)]
+    text, array, _, shape = next(row for row in tables(text_of("LAY-40"))[0][1:] if row[2] == "none")
+    assert "units is 0 if an axis has the size 0" in text_of("LAY-40")
+    sizes = tuple(int(word) for word in array.split(" × "))
+    assert list(fp4ref.Layout("it", text.strip("`")).padded_shape(*sizes)) == numbers(shape.replace(",", " "))
+
+
+@pytest.mark.rule("LAY-41", "LAY-46", "LAY-47")
+@pytest.mark.example("LAY-41", "LAY-46", "LAY-47")
+def test_gaps_and_shared_places_in_the_prose():
+    text, *found = re.search(
+        r"In `(.*?)` with (\d) × (\d) scales, the index of offset (\d+) is \((\d), (\d)\), and that of (\d+)",
+        text_of("LAY-41"),
+    ).groups()
+    rows, columns, offset, m, k, gap = map(int, found)
+    form = fp4ref.Layout("it", text)
+    assert form.index(offset, columns, rows) == (m, k)
+    with pytest.raises(Fp4Error, match=r"\[LAY-41\]$"):
+        form.index(gap, columns, rows)
+    text, *found = re.search(
+        r"In `(.*?)`, (\d+) × (\d) scales are refused if \((\d), (\d)\) is (\d) and \((\d), (\d)\) is (\d)",
+        text_of("LAY-46"),
+    ).groups()
+    rows, columns, m, k, one, other_m, other_k, other = map(int, found)
+    scales = np.full((rows, columns), one, np.uint8)
+    form = fp4ref.Layout("it", text)
+    assert form.to_linear(form.from_linear(scales), rows, columns).tolist() == scales.tolist()
+    assert scales[m, k] == one
+    scales[other_m, other_k] = other
+    with pytest.raises(Fp4Error, match=r"\[LAY-46\]$"):
+        form.from_linear(scales)
+    text, *found = re.search(
+        r"In `(.*?)` with (\d+) × (\d) scales, the index of offset (\d) is \((\d+), (\d)\)", text_of("LAY-47")
+    ).groups()
+    rows, columns, offset, m, k = map(int, found)
+    assert fp4ref.Layout("it", text).index(offset, columns, rows) == (m, k)

@@ -63,7 +63,7 @@ def _turn(strides: Strides, mine: tuple[int, int], other: tuple[int, int]) -> li
 
 
 def write_padding(buffer: NDArray[Any], form: Layout, rows: int, columns: int) -> None:
-    """Fill the padding of a buffer of 0x00 as its axes say. Rules: LAY-5, LAY-15."""
+    """Fill the padding of a buffer of 0x00 as its axes say. Rules: LAY-5, LAY-15, LAY-42."""
     fills = [axis.fill or 0 for axis in form.axes]
     if not any(fills):
         return

@@ -36,7 +36,8 @@ def from_linear(scales: Tensor, name: str) -> Tensor:
 
     Errors: LayoutError for scales that differ where the layout has one place for them.
 
-    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16, LAY-17, LAY-19, LAY-20, LAY-21.
+    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16, LAY-17, LAY-19, LAY-20, LAY-21, LAY-38, LAY-39,
+    LAY-42, LAY-46, LAY-48.
     """
     form = layout(name)
     rows, columns = scales.shape

@@ -52,7 +52,7 @@ class ScaleMap:
 
     @property
     def padded(self) -> tuple[int, int]:
-        """Rows and columns with their padding. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15."""
+        """Rows and columns with their padding. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-45."""
         return self.layout.padded(*self.geometry.scales)
 
     @property

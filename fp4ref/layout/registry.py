@@ -34,7 +34,7 @@ def scale_layouts(rows: int = 0, columns: int = 0, field: bool = False) -> list[
 
     field: those of the field as well.
 
-    Rules: LAY-13, LAY-15, LAY-18.
+    Rules: LAY-13, LAY-18, LAY-43.
     """
     fitting = (value for value in LAYOUTS.values() if not value.unfit_for_scales())
     return [value for value in fitting if (field or value.name not in ORIGINS) and not value.refuses(rows, columns)]

@@ -172,7 +172,7 @@ class _Reader:
                 raise self._error(f"{clause!r}", needed, "LAY-28" if word == "unit" else RULE)
         for axis in self.axes:
             if axis.fill is not None and axis.fill >> unit:
-                raise self._error(f"padding {axis.fill:#x}", f"a value of {unit} bits", "LAY-15")
+                raise self._error(f"padding {axis.fill:#x}", f"a value of {unit} bits", "LAY-44")
         return Form(tuple(self.axes), self._order(order, repeated), unit, base, repeated, table)
 
     def _require_each_once(self, clauses: Sequence[str]) -> None:
@@ -195,12 +195,13 @@ class _Reader:
             self.axes.append(axis._replace(multiple=axis.tile))
 
     def _read_padding(self, match: re.Match[str]) -> None:
+        """Read the number of an axis and its fill. Rules: LAY-15, LAY-44, LAY-45."""
         name, multiple, word = match.groups()
         index = self._axis(name)
         axis = self.axes[index]
         if multiple:
             if int(multiple) < 1 or int(multiple) % axis.tile:
-                raise self._error(f"{match[0]!r}", f"a multiple of {axis.tile}", "LAY-15")
+                raise self._error(f"{match[0]!r}", f"a multiple of {axis.tile}", "LAY-44")
             axis = axis._replace(multiple=int(multiple))
         if word == "refused":
             axis = axis._replace(refused=True)
@@ -209,9 +210,10 @@ class _Reader:
         self.axes[index] = axis
 
     def _table(self, text: str) -> tuple[int, ...]:
+        """Read the places of a table. Rules: LAY-21, LAY-49."""
         places = tuple(int(part) if part.strip().isdigit() else -1 for part in text.split(","))
         if sorted(places) != list(range(len(places))):
-            raise self._error(f"'table {text}'", "every place from 0 on once", "LAY-21")
+            raise self._error(f"'table {text}'", "every place from 0 on once", "LAY-49")
         return places
 
     def _order(self, text: str, repeated: tuple[tuple[int, int], ...]) -> tuple[Term | Product, ...]:

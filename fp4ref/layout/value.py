@@ -43,7 +43,7 @@ class Layout(LayoutMap):
     def padded_shape(self, *sizes: int) -> tuple[int, ...]:
         """Shape of the buffer that holds `rows` x `columns` scales: [R, C], or [1, units] if units and places differ.
 
-        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15, LAY-16, LAY-20, LAY-21, LAY-33.
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-33, LAY-40.
         """
         padded = self.padded(*sizes)
         if not (self.has_gaps or self.form.repeated or self.form.irregular):
@@ -52,11 +52,11 @@ class Layout(LayoutMap):
         return (1, size) if self.has_gaps or self.form.repeated or size != math.prod(padded) else padded
 
     def valid(self, *sizes: int) -> NDArray[np.bool_]:
-        """Return which units of a buffer are scales, not padding or gaps: bool. Rules: LAY-5, LAY-6, LAY-16."""
+        """Return which units of a buffer are scales, not padding or gaps: bool. Rules: LAY-5, LAY-6."""
         return self._mask(sizes, [axis._replace(fill=0) for axis in self.axes])
 
     def compared(self, *sizes: int) -> NDArray[np.bool_]:
-        """Return which units of a buffer a rule decides: scales and specified padding. Rules: LAY-5, LAY-15, LAY-16."""
+        """Return which units of a buffer a rule decides: scales and specified padding. Rules: LAY-5, LAY-37."""
         return self._mask(sizes, [axis._replace(fill=int(axis.fill is not None)) for axis in self.axes])
 
     def from_linear(self, scales: Bytes) -> Bytes:
@@ -66,7 +66,7 @@ class Layout(LayoutMap):
 
         Errors: LayoutError for scales that differ where the layout has one place for them.
 
-        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16, LAY-20. Certificates: layout-*.
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-38, LAY-46. Certificates: layout-*.
         """
         require_units(self, "from_linear", scales, len(self.axes))
         buffer = np.zeros(self.padded_shape(*scales.shape), scales.dtype)
@@ -76,10 +76,10 @@ class Layout(LayoutMap):
         return buffer
 
     def require_agreement(self, agree: bool) -> None:
-        """Refuse units that differ where the layout has one place for them. Rules: LAY-20."""
+        """Refuse units that differ where the layout has one place for them. Rules: LAY-46."""
         if not agree:
             got = f"scales that differ along {self.form.irregularities['LAY-20']}"
-            raise LayoutError(f"{self.name}.from_linear", got, "equal ones, which share a place", "LAY-20")
+            raise LayoutError(f"{self.name}.from_linear", got, "equal ones, which share a place", "LAY-46")
 
     @overload
     def to_linear(self, buffer: Bytes, rows: int, columns: int, /) -> Bytes: ...
