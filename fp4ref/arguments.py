@@ -45,17 +45,17 @@ def _buffer_shapes(spec: Spec, shape: tuple[int, ...], direction: Direction, for
 def read_flag(operation: str, noop: Any, out: Any) -> tuple[bool, dict[str, Any]]:
     """Return True if a flag in the CPU's memory is set, and the backend's argument for a flag on a device.
 
-    Rules: LAY-12. Certificates: flags.
+    Rules: LAY-12, LAY-56, LAY-57. Certificates: flags.
     """
     if noop is None:
         return False, {}
     if out is None:
-        raise DomainError(operation, "noop without out", "the buffers that it protects", "LAY-12")
+        raise DomainError(operation, "noop without out", "the buffers that it protects", "LAY-56")
     arrays.require_array(f"{operation}: noop", noop)
     name = arrays.dtype_name(noop)
     if name not in {"uint8", "int32", "float32"} or tuple(noop.shape) not in {(), (1,)}:
         got = f"noop {name} {list(noop.shape)}"
-        raise DTypeError(operation, got, "one uint8, int32 or float32", "LAY-12")
+        raise DTypeError(operation, got, "one uint8, int32 or float32", "LAY-56")
     if arrays.device_of(noop) != "cpu":
         return False, {"noop": noop}
     return any(np.ascontiguousarray(arrays.to_numpy(operation, noop)).tobytes()), {}

@@ -309,7 +309,7 @@ def owned_bytes(name, start, stop, rows, columns):
     )
 
 
-@pytest.mark.rule("LAY-9")
+@pytest.mark.rule("LAY-9", "LAY-51", "LAY-52")
 @given(name=st.sampled_from(list(LAYOUTS)), rows=counts, columns=st.integers(0, 9), data=st.data())
 def test_row_range_is_exactly_the_owned_bytes_or_refused(name, rows, columns, data):
     near = [r for tile in range(0, rows + 1, 8) for r in (tile - 1, tile, tile + 1) if 0 <= r <= rows]
@@ -317,7 +317,7 @@ def test_row_range_is_exactly_the_owned_bytes_or_refused(name, rows, columns, da
     start, stop = sorted([data.draw(end), data.draw(end)])
     own = owned_bytes(name, start, stop, rows, columns)
     if own and own != list(range(own[0], own[0] + len(own))):
-        with pytest.raises(LayoutError, match=r"lie apart, need whole tiles of \d+ rows \[LAY-9\]"):
+        with pytest.raises(LayoutError, match=r"lie apart, need whole tiles of \d+ rows \[LAY-51\]"):
             layout(name).row_range(start, stop, rows, columns)
     else:
         got = layout(name).row_range(start, stop, rows, columns)
@@ -325,7 +325,7 @@ def test_row_range_is_exactly_the_owned_bytes_or_refused(name, rows, columns, da
 
 
 def one_piece(name, start, stop, rows, columns):
-    """LAY-9's list of cases."""
+    """LAY-53's list of cases."""
     if start == stop or columns == 0 or name in {"linear", "linear_padded"}:
         return True
     high = SIDES[name][0]
@@ -336,7 +336,7 @@ def one_piece(name, start, stop, rows, columns):
     return start % high == stop % high == 0
 
 
-@pytest.mark.rule("LAY-9")
+@pytest.mark.rule("LAY-53")
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("rows, columns", [(20, 4), (130, 3), (140, 5), (258, 4)])
 def test_row_ranges_are_one_piece_in_the_listed_cases_only(name, rows, columns):
@@ -352,7 +352,7 @@ def test_row_ranges_are_one_piece_in_the_listed_cases_only(name, rows, columns):
             assert got == one_piece(name, start, stop, rows, columns), (start, stop)
 
 
-@pytest.mark.rule("LAY-9")
+@pytest.mark.rule("LAY-9", "LAY-53")
 @pytest.mark.parametrize("name", TILED)
 @given(rows=counts, columns=widths, data=st.data())
 def test_whole_tiles_are_a_buffer_of_their_rows(name, rows, columns, data):
@@ -376,10 +376,10 @@ def test_worked_row_ranges():
             form.row_range(start, stop, 300, columns)
 
 
-@pytest.mark.rule("LAY-9")
+@pytest.mark.rule("LAY-51")
 @pytest.mark.parametrize("start, stop", [(-1, 3), (2, 1), (0, 6), (6, 6)])
 def test_row_ranges_outside_the_rows(start, stop):
-    with pytest.raises(DomainError, match=r"need 0 <= start <= stop <= rows \[LAY-9\]"):
+    with pytest.raises(DomainError, match=r"need 0 <= start <= stop <= rows \[LAY-51\]"):
         layout("linear").row_range(start, stop, 5, 3)
 
 

@@ -139,7 +139,7 @@ def test_conversions_store_every_byte_and_the_padding(form, rows, columns, seed)
     assert form.to_linear(poisoned, rows, columns).tobytes() == scales.tobytes()
 
 
-@pytest.mark.rule("LAY-9")
+@pytest.mark.rule("LAY-9", "LAY-51", "LAY-52")
 @QUICK
 @given(form=drawn_layouts(), rows=st.integers(1, 40), columns=st.integers(1, 9), data=st.data())
 def test_row_ranges_of_any_layout(form, rows, columns, data):

@@ -110,7 +110,7 @@ class Layout(LayoutMap):
         >>> [LAYOUTS["tiled_128x4"].group_offsets([(3, 4), (130, 4)], starts) for starts in ("packed", "bound")]
         [[0, 512, 1536], [0, 1024, 2048]]
 
-        Rules: LAY-8, LAY-22. Certificates: group-*.
+        Rules: LAY-8, LAY-22, LAY-50, LAY-54, LAY-55. Certificates: group-*.
         """
         shapes = list(shapes)
         self._require_matrix("group_offsets")
@@ -120,7 +120,7 @@ class Layout(LayoutMap):
         if self.takes_rows or self.has_gaps or self.form.irregular or len(widths) > 1:
             got = f"{len(widths)} widths of members" if len(widths) > 1 else f"layout {self.text!r}"
             needed = "whole rows of tiles of one width"
-            raise LayoutError(operation, f"starts 'bound' for {got}", needed, "LAY-22")
+            raise LayoutError(operation, f"starts 'bound' for {got}", needed, "LAY-55")
         return bound_starts([rows for rows, _ in shapes], self.multiples[0], max(widths, default=0))
 
     def row_range(self, start: int, stop: int, rows: int, columns: int) -> slice:
@@ -128,23 +128,23 @@ class Layout(LayoutMap):
 
         A row owns its padding columns, the last row the padding rows as well. No rows or no columns: slice(0, 0).
 
-        Rules: LAY-9. Certificates: piece-*.
+        Rules: LAY-9, LAY-51, LAY-52, LAY-53. Certificates: piece-*.
         """
         operation, asked = f"{self.name}.row_range", f"rows {start}:{stop} of {rows}"
         if not 0 <= start <= stop <= rows:
-            raise DomainError(operation, asked, "0 <= start <= stop <= rows", "LAY-9")
+            raise DomainError(operation, asked, "0 <= start <= stop <= rows", "LAY-51")
         self._require_matrix("row_range")
         padded_rows, padded_columns = self.padded(rows, columns)
         owned = np.arange(start, padded_rows if start < stop == rows else stop)
         if owned.size * padded_columns == 0:
             return slice(0, 0)
         if shared := self.form.irregularities.get("LAY-20"):
-            raise LayoutError(operation, f"{asked} along {shared}", "rows with places of their own", "LAY-20")
+            raise LayoutError(operation, f"{asked} along {shared}", "rows with places of their own", "LAY-51")
         first, last = self.strides(rows, columns).ends(owned, np.arange(padded_columns))
         if last + 1 - first != owned.size * padded_columns:  # distinct offsets: equal means no gap
             tiles = self.tile[0] > 1 and not self.has_gaps
             needed = f"whole tiles of {self.tile[0]} rows" if tiles else "rows stored one after the other, without gaps"
-            raise LayoutError(operation, f"{asked} lie apart", needed, "LAY-9")
+            raise LayoutError(operation, f"{asked} lie apart", needed, "LAY-51")
         return slice(first, last + 1)
 
     def _require_matrix(self, operation: str) -> None:
