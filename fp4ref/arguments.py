@@ -168,17 +168,18 @@ def require_hadamard(
 
 
 def require_bytes(operation: str, q: Quantized, direction: Direction) -> None:
-    """Require buffers whose shapes fit the record. Rules: LAY-7."""
+    """Require buffers whose types and shapes fit the record. Rules: RES-1, LAY-60."""
     expected = buffer_shapes(q.spec, q.shape, direction, q.scale_layout)
     data = q.direction(direction)[0]
     for name, value, shape in zip(DirectionData._fields, data, expected, strict=True):
         if (value is None) != (shape is None) or (value is not None and tuple(value.shape) != tuple(shape)):
             got = f"{direction}.{name} {'missing' if value is None else list(value.shape)}"
             needed = f"{'none' if shape is None else list(shape)} for {q.spec.name} {list(q.shape)} {q.scale_layout}"
-            raise ShapeError(operation, got, needed, "LAY-7")
+            rule = "LAY-60" if name == "scales" and value is not None else "RES-1"
+            raise ShapeError(operation, got, needed, rule)
         kind = "float32" if name == "amax" else "uint8"
         if value is not None and arrays.dtype_name(value) != kind:
-            raise DTypeError(operation, f"{direction}.{name} {arrays.dtype_name(value)}", kind, "LAY-7")
+            raise DTypeError(operation, f"{direction}.{name} {arrays.dtype_name(value)}", kind, "RES-1")
 
 
 def parts_of(out: Quantized, names: tuple[Direction, ...], prefix: str = "out") -> dict[str, Any]:

@@ -429,7 +429,7 @@ def test_short_forms_need_a_specification(tmp_path: Path) -> None:
     path = tmp_path / "d.npz"
     np.savez(path, x=x, data=q.data, scales=q.scales, amax=q.amax)
     refused(run(path), "--spec")
-    refused(run(path, "--spec", "nvfp4"), "LAY-7", "tiled_128x4")
+    refused(run(path, "--spec", "nvfp4"), "LAY-60", "tiled_128x4")
     assert run(path, "--spec", "nvfp4", "--layout", "tiled_128x4").exit_code == 0
     refused(run(path, "--spec", "nvfp44"), "unknown name 'nvfp44'")
     refused(run(path, "--profile", "nvfp44"), "unknown name 'nvfp44'")

@@ -778,7 +778,7 @@ def test_all_writes_every_figure(tmp_path: Path) -> None:
         ("where --shape 4x4 --scale-byte 9 --layout linear", "[LAY-1]"),
         ("where --shape 4x4 --scale-byte 0", "LAY-7"),
         ("where --shape 4x4", "give ROW COLUMN"),
-        ("where 0 0 --shape 4x4 --layout tiles", "[LAY-7]"),
+        ("where 0 0 --shape 4x4 --layout tiles", "[LAY-59]"),
     ],
 )
 def test_bad_input_says_what_is_needed(

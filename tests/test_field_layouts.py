@@ -215,7 +215,7 @@ def test_layouts_of_the_field_serve_scales_but_are_not_offered_everywhere():
         assert q.row.scales.reshape(-1)[71] == fp4ref.quantize(x, "mxfp4").row.scales[17, 5]
 
 
-@pytest.mark.rule("LAY-7", "LAY-18")
+@pytest.mark.rule("LAY-59", "LAY-18")
 def test_an_unknown_layout_names_those_that_are_near():
     with pytest.raises(LayoutError, match=r"'aiter.shufle_scale', need one of linear, .*aiter.shuffle_scale.*layouts"):
         layout("aiter.shufle_scale")

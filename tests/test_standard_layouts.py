@@ -353,3 +353,25 @@ def test_the_axes_of_a_column_direction():
     assert q.column.scales.shape == LAYOUTS[name].padded_shape(int(high), int(wide))
     assert (int(high), int(wide)) == (int(columns), int(rows) // int(block)) == (int(columns), int(blocks))
     assert [axis.name for axis in LAYOUTS[name].axes] == ["k", "b"]
+
+
+@pytest.mark.rule("LAY-59", "LAY-60")
+@pytest.mark.example("LAY-59", "LAY-60")
+def test_names_and_shapes_in_the_tables():
+    for shown, result in tables(text_of("LAY-59"))[0][1:]:
+        name, x = shown.strip("`"), np.ones((1, 16), np.float32)
+        if result == "refused":
+            with pytest.raises(Fp4Error, match=r"\[LAY-59\]$"):
+                fp4ref.quantize(x, "nvfp4", scale_layout=name)
+        else:
+            assert fp4ref.quantize(x, "nvfp4", scale_layout=name).scale_layout == name
+    read = []
+    for shown, array, buffer, result in tables(text_of("LAY-60"))[0][1:]:
+        sizes, shape = numbers(array.replace("×", " ")), numbers(buffer.replace(",", " "))
+        read.append(result)
+        if result == "read":
+            assert layout_of(shown).to_linear(np.zeros(shape, np.uint8), *sizes).shape == tuple(sizes)
+        else:
+            with pytest.raises(Fp4Error, match=r"\[LAY-60\]$"):
+                layout_of(shown).to_linear(np.zeros(shape, np.uint8), *sizes)
+    assert read == ["read", "refused", "refused"]

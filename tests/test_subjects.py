@@ -112,7 +112,7 @@ def test_a_decorator_declares():
         ({"operation": "gemm"}, "input 'x' of gemm"),
         ({"operation": "dequantize", "inputs": ("x",)}, "input 'x' of dequantize"),
         ({"nibble_order": "middle"}, "nibble_order 'middle'"),
-        ({"scale_layout": "tiled"}, "LAY-7"),
+        ({"scale_layout": "tiled"}, "LAY-59"),
         ({"direction": "both"}, "direction 'both'"),
         ({"device": "cuda"}, "numpy arrays on cuda"),
         ({"arrays": "jax"}, "arrays 'jax'"),

@@ -41,14 +41,14 @@ def scale_layouts(rows: int = 0, columns: int = 0, field: bool = False) -> list[
 
 
 def layout(name: str, operation: str = "scale_layout") -> Layout:
-    """Return the scale layout of a name; a layout is always named, never guessed. Rules: LAY-7, LAY-13, LAY-18.
+    """Return the scale layout of a name; a layout is always named, never guessed. Rules: LAY-7, LAY-18, LAY-59.
 
     operation: named by an error.
     """
     if not isinstance(name, str) or name not in LAYOUTS:
         near = difflib.get_close_matches(str(name), [known for known in ORIGINS if known in LAYOUTS], n=3)
         usual = ", ".join([known.name for known in scale_layouts()] + near)
-        raise UnknownLayoutError(operation, unknown(repr(name)), f"one of {usual}; see `fp4ref layouts`", "LAY-7")
+        raise UnknownLayoutError(operation, unknown(repr(name)), f"one of {usual}; see `fp4ref layouts`", "LAY-59")
     found = LAYOUTS[name]
     if reason := found.unfit_for_scales():
         raise LayoutError(operation, f"{name!r}, which has {reason}", "bytes in rows and columns", "LAY-13")

@@ -88,13 +88,13 @@ class Layout(LayoutMap):
     def to_linear(self, buffer: Bytes, *sizes: int) -> Bytes:
         """Scale bytes [M, Kb] of a buffer; result: a new array, on which padding has no influence.
 
-        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-6, LAY-7, LAY-13.
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-6, LAY-13, LAY-60.
         """
         padded = self.padded_shape(*sizes)
         require_units(self, "to_linear", buffer, len(padded))
         if buffer.shape != padded:
             needed = f"{list(padded)} for {' x '.join(map(str, sizes))} scales"
-            raise ShapeError(f"{self.name}.to_linear", f"shape {list(buffer.shape)}", needed, self.rule)
+            raise ShapeError(f"{self.name}.to_linear", f"shape {list(buffer.shape)}", needed, "LAY-60")
         scales = np.empty(sizes, buffer.dtype)
         conversion.loaded(scales, np.ascontiguousarray(buffer).reshape(-1), self.strides(*sizes))
         return scales
