@@ -303,14 +303,14 @@ def test_what_is_no_sum_is_served_or_refused_by_name(form, rule, said, request):
             assert fp4ref.quantize(x, "mxfp4", scale_layout=form.name, backend=name) == q
 
 
-@pytest.mark.rule("LAY-14", "LAY-19", "LAY-20", "LAY-26", "LAY-27", "LAY-49")
+@pytest.mark.rule("LAY-14", "LAY-20", "LAY-26", "LAY-27", "LAY-49", "LAY-62")
 @pytest.mark.parametrize(
     "text, message",
     [
         ("m(8,*) k(4,*): k0^m0 m0 k1 m1", r"'k0\^m0', need a digit of 2\^n values and another of no more values"),
-        ("m(8,*) k(8,*): k0^m1 m0 k1 m1", r"another of no more values \[LAY-19\]"),
-        ("m(8,*) k(8,*): k0^m0 m0^k0 k1 m1", r"need an XOR with a digit that is stored as it is \[LAY-19\]"),
-        ("m(8,*) k(8,*): k0^m0 k1 m1; repeat m0", r"need an XOR with a digit that is stored as it is \[LAY-19\]"),
+        ("m(8,*) k(8,*): k0^m1 m0 k1 m1", r"another of no more values \[LAY-62\]"),
+        ("m(8,*) k(8,*): k0^m0 m0^k0 k1 m1", r"need an XOR with a digit that is stored as it is \[LAY-62\]"),
+        ("m(8,*) k(8,*): k0^m0 k1 m1; repeat m0", r"need an XOR with a digit that is stored as it is \[LAY-62\]"),
         ("m(8,*) k(*): k0 m0 m1; repeat m0", r"need every digit of every axis once \[LAY-26\]"),
         ("m(*) k(*): k0 m0; table 0,2", r"'table 0,2', need every place from 0 on once \[LAY-49\]"),
         ("m(*) k(*): k0 m0; table x", r"'table x', need every place"),

@@ -203,7 +203,7 @@ def test_units_of_32_bits_and_three_axes():
         form.from_linear(array.astype(np.uint8))
 
 
-@pytest.mark.rule("LAY-14", "LAY-16", "LAY-25", "LAY-26", "LAY-28", "LAY-44")
+@pytest.mark.rule("LAY-14", "LAY-16", "LAY-25", "LAY-26", "LAY-28", "LAY-44", "LAY-61")
 @pytest.mark.parametrize(
     "text, message",
     [
@@ -215,7 +215,7 @@ def test_units_of_32_bits_and_three_axes():
         ("m(*) k(4,*): k0 m0", r"order 'k0 m0', need every digit of every axis once \[LAY-26\]"),
         ("m(*) k(*): k0 m0 m0", "every digit of every axis once"),
         ("m(*) k(*): k0 j0", "axis 'j', need one of m, k"),
-        ("m(*) k(*): k0^1 m0", r"'k0\^1', need a digit of 2\^n values and a constant below that \[LAY-17\]"),
+        ("m(*) k(*): k0^1 m0", r"'k0\^1', need a digit of 2\^n values and a constant below that \[LAY-61\]"),
         ("m(*) k(4,*): k0^4 m0 k1", r"constant below that"),
         ("m(*) k(*): k0 |0 m0", "need an alignment above 0"),
         ("m(*) k(8,*): k0 m0 k1; pad k 12", r"'pad k 12', need a multiple of 8 \[LAY-44\]"),

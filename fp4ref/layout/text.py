@@ -217,7 +217,7 @@ class _Reader:
         return places
 
     def _order(self, text: str, repeated: tuple[tuple[int, int], ...]) -> tuple[Term | Product, ...]:
-        """Read the stored order; the digits in it and the repeated ones are all. Rules: LAY-16, LAY-19, LAY-26."""
+        """Read the stored order; the digits in it and the repeated ones are all. Rules: LAY-16, LAY-26, LAY-62."""
         items = tuple(self._product(item[1:]) if item[0] == "|" else self._place(item) for item in text.split())
         stored = sorted([*(item[:2] for item in items if isinstance(item, Term)), *repeated])
         wanted = [(index, digit) for index, axis in enumerate(self.axes) for digit in range(len(axis.radices))]
@@ -225,7 +225,7 @@ class _Reader:
             raise self._error(f"order {text.strip()!r}", "every digit of every axis once", "LAY-26")
         turned = {item[:2] for item in items if isinstance(item, Term) and item.by}
         if any(isinstance(item, Term) and item.by in {*turned, *repeated} for item in items):
-            raise self._error(f"order {text.strip()!r}", "an XOR with a digit that is stored as it is", "LAY-19")
+            raise self._error(f"order {text.strip()!r}", "an XOR with a digit that is stored as it is", "LAY-62")
         if any(isinstance(item, Product) and not item.number for item in items):
             raise self._error(f"order {text.strip()!r}", "an alignment above 0", "LAY-16")
         return items
@@ -236,7 +236,7 @@ class _Reader:
         return self._place(item)[:2]
 
     def _place(self, item: str) -> Term:
-        """Read a digit and what flips or turns it. Rules: LAY-17, LAY-19."""
+        """Read a digit and what flips or turns it. Rules: LAY-17, LAY-19, LAY-61, LAY-62."""
         match = PLACE.fullmatch(item)
         if not match:
             raise self._error(f"{item!r}", "a digit such as m0, m0^1, or an alignment such as |32")
@@ -245,9 +245,9 @@ class _Reader:
         radix, other = self._radix(place.axis, place.digit), self._radix(*by) if by else None
         whole = radix is not None and radix & (radix - 1) == 0
         if place.flip and not (whole and place.flip < (radix or 0)):
-            raise self._error(f"{item!r}", "a digit of 2^n values and a constant below that", "LAY-17")
+            raise self._error(f"{item!r}", "a digit of 2^n values and a constant below that", "LAY-61")
         if by and not (whole and other is not None and other <= (radix or 0)):
-            raise self._error(f"{item!r}", "a digit of 2^n values and another of no more values", "LAY-19")
+            raise self._error(f"{item!r}", "a digit of 2^n values and another of no more values", "LAY-62")
         return place
 
     def _radix(self, axis: int, digit: int) -> int | None:
