@@ -761,7 +761,7 @@ def test_all_writes_every_figure(tmp_path: Path) -> None:
         ("diagram mxfp8-scales --spec mxfp8-2d", "[BLK-7]"),
         ("diagram linear-tiled --layout linear", "[LAY-1]"),
         ("diagram linear-tiled --layout swizzled", "[SPC-4]"),
-        ("diagram linear-tiled --layout low_first", "[LAY-13]"),
+        ("diagram linear-tiled --layout low_first", "[RES-1]"),
         ("diagram tiled_128x4 --shape 8192x8192 -o x.svg", "--window 0:2048,0:48, or an --element"),
         ("diagram tiled_128x4 --shape 8192x8192 --element 5000,8000 --window 0:4096,0:8 -o x.svg", "4096:6144,480:512"),
         ("diagram tiled_8x4 --shape 300x160 -o x.svg", "--window"),

@@ -93,7 +93,7 @@ class LayoutMap:
         return self.tile != (1, 1) and whole and last == rests and not self.has_gaps
 
     def unfit_for_scales(self) -> str:
-        """Return why this cannot be the layout of a scale array; empty if it can. Rules: LAY-13."""
+        """Return why this cannot be the layout of a scale array; empty if it can. Rules: RES-1."""
         if len(self.axes) != 2:
             return f"{len(self.axes)} axes, not rows and columns"
         return "" if self.unit == 8 else f"units of {self.unit} bits, not 8"
