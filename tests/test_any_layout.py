@@ -159,7 +159,7 @@ def repeating_layouts(draw) -> Layout:
     return Layout("repeating", "; ".join([f"{axes}: {' '.join(stored)}", *clauses, f"repeat {' '.join(repeated)}"]))
 
 
-@pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-20", "LAY-21")
+@pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-20", "LAY-21", "LAY-40", "LAY-46", "LAY-48")
 @given(form=repeating_layouts(), rows=st.integers(0, 40), columns=st.integers(0, 20), seed=st.integers(0, 9))
 @example(form=SHARED, rows=33, columns=3, seed=0)
 def test_repeated_digits_drawn_from_the_algebra(form, rows, columns, seed):

@@ -109,7 +109,7 @@ def test_every_flipped_bit_is_found(spec: str, layout: str) -> None:
                 assert not found.equal
 
 
-@pytest.mark.rule("CNF-3", "LAY-2")
+@pytest.mark.rule("CNF-3", "LAY-37")
 def test_unspecified_padding_is_not_compared() -> None:
     x = normal(3, 37)
     expected = fp4ref.quantize(x, "nvfp4").row

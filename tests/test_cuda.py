@@ -620,7 +620,7 @@ def test_scales_moved_out_of_tiles(name, request):
     "form",
     ["m(16,*) k(2,*): k0 k1 m1; repeat m0; pad m 32 0x7f; pad k 0x22", "m(128,*) k(*): k0 m1; repeat m0; base 3"],
 )
-@pytest.mark.rule("LAY-5", "LAY-6", "LAY-12", "LAY-16", "LAY-20")
+@pytest.mark.rule("LAY-5", "LAY-6", "LAY-12", "LAY-16", "LAY-20", "LAY-46", "LAY-48")
 def test_scales_that_share_a_place(form, request):
     import torch
 

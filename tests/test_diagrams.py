@@ -986,7 +986,7 @@ def test_the_worked_sum_goes_through_the_table(name: str) -> None:
         assert eval(after) == int(answer) == int(layout.offsets(index, sizes)), said
 
 
-@pytest.mark.rule("LAY-16")
+@pytest.mark.rule("LAY-16", "LAY-39")
 def test_the_legend_tells_a_gap_from_padding() -> None:
     """A base leaves bytes to others: they are no padding. A layout with neither has no such entry."""
     for text, shape, words in (

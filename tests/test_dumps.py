@@ -108,7 +108,7 @@ def test_a_plan_is_made_when_its_turn_comes(tmp_path: Path, suffix: str) -> None
     assert not (tmp_path / f"b.{suffix}").exists()
 
 
-@pytest.mark.rule("FIL-9", "LAY-15")
+@pytest.mark.rule("FIL-9", "LAY-43")
 def test_a_layout_may_refuse_the_direction_that_a_file_has_not(tmp_path: Path) -> None:
     x = np.linspace(-3, 3, 32 * 128, dtype=np.float32).reshape(32, 128)
     q = fp4ref.quantize(x, "nvfp4", scale_layout="aiter.shuffle_scale_f4_nvfp4")

@@ -139,7 +139,7 @@ def test_the_recorded_maps_that_are_kept_as_digests(key):
     assert digest(mapped((LAYOUTS if name in LAYOUTS else PACKINGS)[name], key)) == LARGE[key]
 
 
-@pytest.mark.rule("LAY-8")
+@pytest.mark.rule("LAY-8", "LAY-50")
 @pytest.mark.parametrize("key", GROUPS)
 def test_the_recorded_buffers_of_groups(key):
     """Members are row ranges of one array, with k= column ranges; the buffer is torchao's."""

@@ -37,7 +37,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.rule("LAY-8", "LAY-11", "BLK-9")
+@pytest.mark.rule("LAY-8", "LAY-11", "LAY-50", "BLK-9")
 @settings(max_examples=25, deadline=None)
 @given(
     splits=st.lists(st.sampled_from([0, 16, 32, 48]), max_size=4),

@@ -225,7 +225,7 @@ def test_zero_size(name, rows, columns):
     assert form.group_offsets([(rows, columns)]) == [0, 0]
 
 
-@pytest.mark.rule("LAY-2", "LAY-5")
+@pytest.mark.rule("LAY-5", "LAY-37")
 def test_padding_is_compared_except_where_unspecified():
     assert {name: form.pads_compared for name, form in LAYOUTS.items()} == {
         "linear": True,

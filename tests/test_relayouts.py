@@ -49,7 +49,7 @@ def test_every_name_is_listed_with_its_text_and_consumer():
     assert "; --match '*gfx950*' lists the names that contain it" in run("--match", "gfx950").output
 
 
-@pytest.mark.rule("LAY-7", "LAY-15")
+@pytest.mark.rule("LAY-13", "LAY-15", "LAY-40")
 @pytest.mark.parametrize(
     "a, b, shape, place, text",
     [
@@ -76,7 +76,7 @@ def test_where_two_layouts_differ(a, b, shape, place, text):
         assert found.place == (None if place == "size" else place)
 
 
-@pytest.mark.rule("LAY-15")
+@pytest.mark.rule("LAY-15", "LAY-37")
 def test_padding_tells_layouts_apart():
     text = "m(32,*) k(4,*): k0 m0 k1 m1"
     zero, ones, some = (

@@ -306,7 +306,7 @@ def a_list(x):
 
 
 @pytest.mark.rule("CNF-9")
-@pytest.mark.rule("LAY-2")
+@pytest.mark.rule("LAY-37")
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize(("unit", "seen"), [(0, {FindingKind.UNSTABLE}), (5, {"equal"})])
 def test_two_calls_may_differ_only_in_bytes_that_the_layout_leaves_open(unit, seen, separate):
