@@ -232,7 +232,7 @@ def to_layout(
 
     Errors: LayoutError for an unknown layout, ShapeError for scales that do not fit theirs, BackendError.
 
-    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-6, LAY-7.
+    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-6, LAY-60.
     """
     kinds = repeats.kind_of_bytes(q, *DIRECTIONS)
     key = "to_layout", kinds, kinds and q.spec.name, scale_layout, backend

@@ -45,17 +45,17 @@ def _buffer_shapes(spec: Spec, shape: tuple[int, ...], direction: Direction, for
 def read_flag(operation: str, noop: Any, out: Any) -> tuple[bool, dict[str, Any]]:
     """Return True if a flag in the CPU's memory is set, and the backend's argument for a flag on a device.
 
-    Rules: LAY-12. Certificates: flags.
+    Rules: LAY-12, LAY-56, LAY-57. Certificates: flags.
     """
     if noop is None:
         return False, {}
     if out is None:
-        raise DomainError(operation, "noop without out", "the buffers that it protects", "LAY-12")
+        raise DomainError(operation, "noop without out", "the buffers that it protects", "LAY-56")
     arrays.require_array(f"{operation}: noop", noop)
     name = arrays.dtype_name(noop)
     if name not in {"uint8", "int32", "float32"} or tuple(noop.shape) not in {(), (1,)}:
         got = f"noop {name} {list(noop.shape)}"
-        raise DTypeError(operation, got, "one uint8, int32 or float32", "LAY-12")
+        raise DTypeError(operation, got, "one uint8, int32 or float32", "LAY-56")
     if arrays.device_of(noop) != "cpu":
         return False, {"noop": noop}
     return any(np.ascontiguousarray(arrays.to_numpy(operation, noop)).tobytes()), {}
@@ -168,17 +168,18 @@ def require_hadamard(
 
 
 def require_bytes(operation: str, q: Quantized, direction: Direction) -> None:
-    """Require buffers whose shapes fit the record. Rules: LAY-7, RES-7."""
+    """Require buffers whose types and shapes fit the record. Rules: RES-7, LAY-60."""
     expected = buffer_shapes(q.spec, q.shape, direction, q.scale_layout)
     data = q.direction(direction)[0]
     for name, value, shape in zip(DirectionData._fields, data, expected, strict=True):
         if (value is None) != (shape is None) or (value is not None and tuple(value.shape) != tuple(shape)):
             got = f"{direction}.{name} {'missing' if value is None else list(value.shape)}"
             needed = f"{'none' if shape is None else list(shape)} for {q.spec.name} {list(q.shape)} {q.scale_layout}"
-            raise ShapeError(operation, got, needed, "LAY-7")
+            rule = "LAY-60" if name == "scales" and value is not None else "RES-7"
+            raise ShapeError(operation, got, needed, rule)
         kind = "float32" if name == "amax" else "uint8"
         if value is not None and arrays.dtype_name(value) != kind:
-            raise DTypeError(operation, f"{direction}.{name} {arrays.dtype_name(value)}", kind, "LAY-7")
+            raise DTypeError(operation, f"{direction}.{name} {arrays.dtype_name(value)}", kind, "RES-7")
 
 
 def parts_of(out: Quantized, names: tuple[Direction, ...], prefix: str = "out") -> dict[str, Any]:

@@ -52,7 +52,7 @@ def quantize_grouped(
     >>> [(q.shape, float(q.row.amax[0])) for q in group]
     [((1, 16), 2.0), ((0, 16), 0.0), ((2, 16), 6.0)]
 
-    Rules: LAY-8, LAY-12, LAY-11, NUM-6, GLB-1, GLB-4, BLK-9. Certificates: group-members-*.
+    Rules: LAY-8, LAY-12, LAY-11, LAY-50, NUM-6, GLB-1, GLB-4, BLK-9. Certificates: group-members-*.
     """
     splits = _sizes(splits)
     spec = resolve(_agreed("spec", spec, splits))

@@ -200,7 +200,7 @@ def _operands(a: Quantized, b: Quantized, directions: tuple[Direction, Direction
 
 
 def _operand(name: str, q: Quantized, direction: Direction) -> Operand:
-    """Return one side, its buffers checked. Rules: LAY-7, GEM-9, GEM-20."""
+    """Return one side, its buffers checked. Rules: RES-7, GEM-9, GEM-20."""
     arguments.require_quantized("gemm", q, name)
     if (q.row if direction == "row" else q.column) is None:
         got = f"{name} ({q.spec.name}) without its {direction} direction"

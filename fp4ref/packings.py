@@ -118,7 +118,7 @@ def bit_of(form: Layout | str, shape: tuple[int, int], row: int, column: int) ->
     >>> bit_of("low_first", (3, 64), 0, 17), bit_of("pairs_16", (3, 64), 0, 17), bit_of("pairs_16", (3, 64), 1, 1)
     ((8, 4), (1, 4), (33, 0))
 
-    Rules: PACK-11.
+    Rules: PACK-11, LAY-34.
     """
     places = _Places(packing(form), *shape)
     byte, bit = divmod(places.bits(np.array([row]), np.array([column])).item(), 8)
@@ -225,7 +225,7 @@ class _Places:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape of the buffer in bytes. Rules: PACK-12."""
+        """The shape of the buffer in bytes. Rules: PACK-12, LAY-35."""
         high, wide = self.units
         if self.row_bytes:
             return high, self.row_bytes

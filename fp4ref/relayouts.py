@@ -61,7 +61,7 @@ def differ(a: Layout, b: Layout, sizes: Sequence[int]) -> Divergence | None:
 
     Errors: ShapeError for sizes that one of them refuses; LayoutError for other axes or units.
 
-    Rules: LAY-7, LAY-13, LAY-15.
+    Rules: LAY-7, LAY-13, LAY-37.
     """
     if len(a.axes) != len(b.axes) or a.unit != b.unit:
         got = f"{a.name} with {len(a.axes)} axes of {a.unit} bits, {b.name} with {len(b.axes)} of {b.unit}"
@@ -99,7 +99,7 @@ def find(first: NDArray[Any], second: NDArray[Any], bits: int | None = None) -> 
     first: the array, one axis for each axis of the layouts; if bits is 4 or 6, the bytes of the canonical packing of
     codes of that width. second: the buffer, of any shape. Memory that is missing at its end may be padding only.
 
-    Rules: LAY-7, LAY-13, LAY-15, PACK-7.
+    Rules: LAY-7, LAY-13, LAY-37, PACK-7.
     """
     if first.dtype != second.dtype or first.dtype.kind not in "uif" or first.dtype.itemsize not in {1, 4}:
         got = f"{first.dtype} and {second.dtype}"

@@ -219,7 +219,7 @@ def drawn_layouts(draw: st.DrawFn) -> Layout:
 
 
 def _turns(counts: dict[str, int]) -> list[tuple[str, str]]:
-    """Return each digit of 2^n values with one of at most as many, by which it may be turned. Rules: LAY-19."""
+    """Return each digit of 2^n values with one of at most as many, by which it may be turned. Rules: LAY-62."""
     whole = {digit: count for digit, count in counts.items() if count & (count - 1) == 0}
     return [(d, other) for d, count in whole.items() for other in counts if other != d and counts[other] <= count]
 

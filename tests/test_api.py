@@ -223,23 +223,23 @@ def test_random_bits_belong_to_stochastic_specs() -> None:
             fp4ref.quantize(x, spec, directions, random_bits=bits)
 
 
-@pytest.mark.rule("LAY-7")
+@pytest.mark.rule("LAY-60", "RES-7")
 def test_bytes_that_do_not_fit_are_refused() -> None:
     q = fp4ref.quantize(sample(), "nvfp4", scale_layout="tiled_128x4")
     row = q.row
     assert row is not None
-    for bad in (
-        row._replace(data=row.data[:, 1:]),
-        row._replace(scales=row.scales[1:]),
-        row._replace(amax=None),
-        row._replace(amax=np.ones(2, np.float32)),
+    for rule, bad in (
+        ("RES-7", row._replace(data=row.data[:, 1:])),
+        ("LAY-60", row._replace(scales=row.scales[1:])),
+        ("RES-7", row._replace(amax=None)),
+        ("RES-7", row._replace(amax=np.ones(2, np.float32))),
     ):
-        with pytest.raises(ShapeError, match="LAY-7"):
+        with pytest.raises(ShapeError, match=rule):
             fp4ref.dequantize(dataclasses.replace(q, row=bad))
     for kind in (row._replace(data=row.data.view(np.int8)), row._replace(amax=np.float64([1]))):
-        with pytest.raises(DTypeError, match="LAY-7"):
+        with pytest.raises(DTypeError, match="RES-7"):
             fp4ref.dequantize(dataclasses.replace(q, row=kind))
-    with pytest.raises(ShapeError, match="LAY-7"):
+    with pytest.raises(ShapeError, match="LAY-60"):
         fp4ref.to_layout(dataclasses.replace(q, scale_layout="linear"), "tiled_8x4")
 
 

@@ -126,7 +126,7 @@ def test_patterns_select(source: Path, tmp_path: Path, pattern: str, names: list
         (["--tensors", "a.bias", "--spec", "nvfp4-rht", "--directions", "both"], ["HAD-5"]),
         (["--spec", "nvfp44"], ["nvfp44", "nvfp4"]),
         (["--spec", "missing.json"], ["missing.json"]),
-        (["--layout", "swizzled"], ["swizzled", "LAY-7"]),
+        (["--layout", "swizzled"], ["swizzled", "LAY-59"]),
     ],
 )
 def test_a_refusal_is_one_line_and_leaves_no_file(

@@ -108,7 +108,7 @@ def test_a_plan_is_made_when_its_turn_comes(tmp_path: Path, suffix: str) -> None
     assert not (tmp_path / f"b.{suffix}").exists()
 
 
-@pytest.mark.rule("FIL-9", "LAY-15")
+@pytest.mark.rule("FIL-9", "LAY-43")
 def test_a_layout_may_refuse_the_direction_that_a_file_has_not(tmp_path: Path) -> None:
     x = np.linspace(-3, 3, 32 * 128, dtype=np.float32).reshape(32, 128)
     q = fp4ref.quantize(x, "nvfp4", scale_layout="aiter.shuffle_scale_f4_nvfp4")
@@ -132,7 +132,7 @@ def test_a_file_saved_by_hand(tmp_path: Path) -> None:
     with pytest.raises(DomainError, match=r"no spec for the tensor, need .*--spec.*\[FIL-8\]$"):
         read_dump(path)
     with pytest.raises(
-        LayoutError, match=r"need \[48, 3\] for scale_layout linear .*linear_padded and tiled_128x4 .*\[LAY-7\]$"
+        LayoutError, match=r"need \[48, 3\] for scale_layout linear .*linear_padded and tiled_128x4 .*\[LAY-60\]$"
     ):
         read_dump(path, "nvfp4")
     expected = Dump("", tensor(), Q)
@@ -265,7 +265,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "spec without version": ({"metadata": described(spec={"name": "x"})}, "SPC-11"),
     "spec huge": ({"metadata": described(spec=SPEC | {"element_max": 10**400})}, "element_max"),
     "block huge": ({"metadata": described(spec=SPEC | {"block": [1, 10**400]})}, "scales of the tensor"),
-    "layout unknown": ({"metadata": described(scale_layout="tiled")}, "LAY-7"),
+    "layout unknown": ({"metadata": described(scale_layout="tiled")}, "LAY-59"),
     "layout a number": ({"metadata": described(scale_layout=1)}, "that is not text"),
     "dtype unknown": ({"metadata": described(dtype="float64")}, "dtype 'float64'"),
     "shape negative": ({"metadata": described(shape=[-48, -40])}, "not a list of sizes"),

@@ -228,7 +228,7 @@ def test_spec_from_json_file(tmp_path) -> None:
             "in six_low_first: data byte 12 bits 6 to 7 and, in the next byte",
         ),
         ("--spec mxfp6-e2m3 --packing pairs_16", "'pairs_16' with units of 4 bits, need units of 6 bits [PACK-7]"),
-        ("--spec mxfp4 --packing vllm.marlin_fp4", "1 x 32 units, need a multiple of 64 along n [LAY-15]"),
+        ("--spec mxfp4 --packing vllm.marlin_fp4", "1 x 32 units, need a multiple of 64 along n [LAY-43]"),
     ],
 )
 def test_the_place_of_the_code_in_another_packing(arguments, said):

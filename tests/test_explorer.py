@@ -421,8 +421,8 @@ def test_places_of_the_script(engine: MiniRacer) -> None:
 def test_refusals_name_the_rule(engine: MiniRacer) -> None:
     base = settings("nvfp4", 16, 16, layout="linear")
     refused = [({"rows": 0}, "NUM-4"), ({"columns": 1.5}, "NUM-4"), ({"rows": 1 << 40}, "too large")]
-    refused += [({"layout": "te.swizzled_rows"}, "LAY-15"), ({"packing": "six_low_first"}, "PACK-7")]
-    refused += [({"packing": "ggml.mxfp4_data"}, "LAY-15"), ({"byte": 256}, "SR-1")]
+    refused += [({"layout": "te.swizzled_rows"}, "LAY-43"), ({"packing": "six_low_first"}, "PACK-7")]
+    refused += [({"packing": "ggml.mxfp4_data"}, "LAY-43"), ({"byte": 256}, "SR-1")]
     large = {"rows": 1 << 14, "columns": 1 << 14}
     assert engine.eval(f"M.refusal({json.dumps(base | large)})") == ""
     refused += [({"spec": "nvfp4-rht", "direction": "column", "dtype": "bfloat16"} | large, "too large")]
@@ -533,7 +533,7 @@ def test_browser_shows_padding_refusals_and_own_values(browser: Any) -> None:
     gap = find('#tiled [data-key="1"]')
     assert gap.get_attribute("aria-label") == "ggml.mxfp4_scale byte 1: a gap"
     gap.click()
-    assert "a gap, no scale is stored here [LAY-16]" in find("#where").text
+    assert "a gap, no scale is stored here [LAY-41]" in find("#where").text
     browser.execute_script("location.hash = 'shape=20x40&element=0,0'")
     enter("#values", "0.75 1.75 3.5 -0 6 nan")
     find('#matrix [tabindex="0"]').send_keys(Keys.HOME)

@@ -37,7 +37,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.rule("LAY-8", "LAY-11", "BLK-9")
+@pytest.mark.rule("LAY-8", "LAY-11", "LAY-50", "BLK-9")
 @settings(max_examples=25, deadline=None)
 @given(
     splits=st.lists(st.sampled_from([0, 16, 32, 48]), max_size=4),
@@ -112,7 +112,7 @@ def test_what_does_not_fit_a_group_is_refused_with_the_member():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.rule("LAY-12")
+@pytest.mark.rule("LAY-12", "LAY-57")
 def test_a_set_flag_leaves_every_buffer(backend):
     x, other = values((32, 32)), values((32, 32), 1)
     for kind in (np.uint8, np.int32, np.float32):
@@ -133,14 +133,14 @@ def test_a_set_flag_leaves_every_buffer(backend):
     same(q, fp4ref.quantize(other, "nvfp4", "both", backend="numpy"))
 
 
-@pytest.mark.rule("LAY-12")
+@pytest.mark.rule("LAY-56")
 def test_a_flag_of_another_kind_is_refused():
     x = values((16, 16))
     q = fp4ref.quantize(x, "nvfp4")
     with pytest.raises(DomainError, match="noop without out"):
         fp4ref.quantize(x, "nvfp4", noop=np.ones(1, np.int32))
     for flag in (np.ones(2, np.int32), np.ones(1, np.float64), np.ones(1, bool)):
-        with pytest.raises(DTypeError, match="LAY-12"):
+        with pytest.raises(DTypeError, match="LAY-56"):
             fp4ref.quantize(x, "nvfp4", out=q, noop=flag)
 
 

@@ -78,7 +78,7 @@ def test_repack_is_a_naive_loop_and_its_own_inverse(form, rows, columns, seed):
     for axis, size in enumerate((rows, columns)):
         if form.axes[axis].refused and size % form.axes[axis].multiple:
             with pytest.raises(
-                ShapeError, match=rf"{rows} x {columns} (units|scales), need a multiple of .* \[LAY-15\]"
+                ShapeError, match=rf"{rows} x {columns} (units|scales), need a multiple of .* \[LAY-43\]"
             ):
                 packed_shape(form, rows, columns)
             return

@@ -49,7 +49,7 @@ def test_every_name_is_listed_with_its_text_and_consumer():
     assert "; --match '*gfx950*' lists the names that contain it" in run("--match", "gfx950").output
 
 
-@pytest.mark.rule("LAY-7", "LAY-15")
+@pytest.mark.rule("LAY-13", "LAY-15", "LAY-40")
 @pytest.mark.parametrize(
     "a, b, shape, place, text",
     [
@@ -76,7 +76,7 @@ def test_where_two_layouts_differ(a, b, shape, place, text):
         assert found.place == (None if place == "size" else place)
 
 
-@pytest.mark.rule("LAY-15")
+@pytest.mark.rule("LAY-15", "LAY-37")
 def test_padding_tells_layouts_apart():
     text = "m(32,*) k(4,*): k0 m0 k1 m1"
     zero, ones, some = (
@@ -104,7 +104,7 @@ def test_compare_says_equal_here_and_different_there():
     ]
     found = run("compare", "linear", "aiter.gemm_gfx1250")
     assert (
-        "refused: aiter.gemm_gfx1250.padded_shape: 1 x 1 scales, need a multiple of 16 along m [LAY-15]" in found.output
+        "refused: aiter.gemm_gfx1250.padded_shape: 1 x 1 scales, need a multiple of 16 along m [LAY-43]" in found.output
     )
     assert run("compare", "tiled_128x4", "torchao.to_blocked").exit_code == 0
 
@@ -163,7 +163,7 @@ def test_find_of_raw_bytes_floats_and_a_buffer_that_no_layout_makes(tmp_path, sa
     [
         (("compare", "tiled", "linear"), "layout: unknown name 'tiled', need a registered one (tiled_8x4"),
         (("compare", "linear", "tiled_8x4", "--shape", "4"), "shape '4', need 2 numbers with x between them [NUM-4]"),
-        (("compare", "linear", "aiter.gemm_gfx1250", "--shape", "4x4"), "need a multiple of 16 along m [LAY-15]"),
+        (("compare", "linear", "aiter.gemm_gfx1250", "--shape", "4x4"), "need a multiple of 16 along m [LAY-43]"),
         (("compare", "linear", "low_first"), "linear with 2 axes of 8 bits, low_first with 2 of 4, need as many axes"),
         (("find", "{text}", "{text}"), "without --shape, need one for files other than .npy [LAY-7]"),
         (("find", "{npy}", "{npy}"), "not a .npy array ("),
@@ -228,7 +228,7 @@ def test_where_finds_a_unit_and_what_it_holds(name):
         (("tiled_128x4", "3", "--shape", "3x3"), "index '3', need 2 numbers with commas between them"),
         (("tiled_128x4", "3,1", "--shape", "3"), "shape '3', need 2 numbers with x between them"),
         (("tiled_128x4", "--shape", "3x3"), "give INDEX, or --offset"),
-        (("aiter.gemm_gfx950", "0,0", "--shape", "3x8"), "need a multiple of 32 along m [LAY-15]"),
+        (("aiter.gemm_gfx950", "0,0", "--shape", "3x8"), "need a multiple of 32 along m [LAY-43]"),
     ],
 )
 def test_what_where_says(arguments, said):

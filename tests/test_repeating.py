@@ -196,7 +196,7 @@ def test_what_a_difference_is_called(answers, device, found):
 
 
 @pytest.mark.rule("CNF-67")
-@pytest.mark.rule("LAY-2")
+@pytest.mark.rule("LAY-37")
 @pytest.mark.parametrize(("unit", "found"), [(0, FindingKind.UNSTABLE), (3, None)])
 def test_bytes_that_the_layout_leaves_open_may_differ_when_a_call_is_made_again(unit, found):
     class Moved(Scripted):

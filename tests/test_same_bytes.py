@@ -30,7 +30,7 @@ def laid_out(request):
         fp4ref.LAYOUTS.forget(name)
 
 
-@pytest.mark.rule("LAY-2", "LAY-5", "LAY-15")
+@pytest.mark.rule("LAY-5", "LAY-15", "LAY-37")
 def test_every_specified_byte_is_compared_and_no_other(laid_out):
     name, expected = laid_out
     same(expected, expected, name, "equal", (ROWS, COLUMNS))

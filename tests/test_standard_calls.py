@@ -306,7 +306,7 @@ def test_a_missing_direction_and_another_type_are_refused():
         changed = (("data", np.int8), ("scales", np.int8), ("amax", np.float64))
         for part, dtype in changed:
             broken = data._replace(**{part: getattr(data, part).astype(dtype)})
-            refused("RES-7|LAY-7", fp4ref.dequantize, dataclasses.replace(q, **{name: broken}), direction=name)
+            refused("RES-7", fp4ref.dequantize, dataclasses.replace(q, **{name: broken}), direction=name)
 
 
 @pytest.mark.rule("GLB-4", "NUM-3", "SR-1", "RES-4")

@@ -199,9 +199,7 @@ def test_strides_of_digits():
     last = re.search(r"The last one: (.*?) = (.*?) and (.*?) = (.*?), so (.*?) = (\d+)\.", RULES["LAY-3"].text).groups()
     m, row, k, column, sums, offset = (eval(part, {"__builtins__": {}}) for part in last)
     assert (row, column, sums) == (m, k, offset) == (m, k, form.offset(m, k, columns=8))
-    text, strides = re.search(
-        r"(?s)`(m\(16.*?)` splits.*?strides are (.*?)and 256 times", RULES["LAY-13"].text
-    ).groups()
+    text, strides = re.search(r"(?s)In `(m\(16.*?)` the strides are (.*?)and 256 times", RULES["LAY-13"].text).groups()
     known = re.findall(r"(\d+) for ([mk]\d)", strides)
     assert len(known) == 5
     starts = {"m0": (1, 0), "m1": (16, 0), "k0": (0, 1), "k1": (0, 4), "k2": (0, 8)}

@@ -207,18 +207,15 @@ def test_groups_and_pieces_in_the_prose():
     assert LAYOUTS["tiled_128x4"].group_offsets(members) == [*numbers(tiled[2]), *numbers(tiled[3])]
     linear = numbers(tiled[4].split("start at")[1])
     assert LAYOUTS["linear"].group_offsets(members) == linear
-    form, wide, columns = LAYOUTS["tiled_128x4"], text_of("LAY-9").split("For 300")[1:], (8, 3)
+    form, columns = LAYOUTS["tiled_128x4"], (8, 3)
+    wide = text_of("LAY-9").split("For 300")[1:]
     found = 0
     for part, kb in zip(wide, columns, strict=True):
         assert part.startswith(f" × {kb} scales")
         for start, stop, first, end in re.findall(r"rows? (\d+):(\d+)\s+(?:is|are)\s+bytes\s+(\d+):(\d+)", part):
             assert form.row_range(int(start), int(stop), 300, kb) == slice(int(first), int(end))
             found += 1
-        for start, stop in re.findall(r"[Rr]ows (\d+):(\d+) are\s+refused", part):
-            with pytest.raises(Fp4Error, match="LAY-9"):
-                form.row_range(int(start), int(stop), 300, kb)
-            found += 1
-    assert found == 6
+    assert found == 4
     names = re.findall("`(.*?)`", text_of("LAY-11").split("Layouts (")[1])
     wrong = int(re.search(r"refused for member (\d)", text_of("LAY-11"))[1])
     with pytest.raises(Fp4Error, match=rf"{names[wrong]} of member {wrong}.*LAY-11"):
@@ -232,12 +229,12 @@ def test_groups_and_pieces_in_the_prose():
         assert (out.row.data == 0).all() == stays, word
 
 
-@pytest.mark.rule("LAY-9")
-@pytest.mark.example("LAY-9")
+@pytest.mark.rule("LAY-53")
+@pytest.mark.example("LAY-53")
 @pytest.mark.parametrize("rows", few([1, 3, 31, 33, 127, 128, 130, 257], 5))
 def test_the_ranges_that_the_list_of_pieces_names(rows):
-    multiple = int(re.search(r"at most one away from a multiple of (\d+)", text_of("LAY-9"))[1])
-    columns = int(re.search(r"One tile column \(Kb ≤ (\d)\)", text_of("LAY-9"))[1])
+    multiple = int(re.search(r"at most one away from a multiple of (\d+)", " ".join(text_of("LAY-53").split()))[1])
+    columns = int(re.search(r"One tile column \(Kb ≤ (\d)\)", text_of("LAY-53"))[1])
 
     def good(end):
         return end == rows or min(end % multiple, -end % multiple) <= 1
@@ -255,3 +252,126 @@ def test_the_ranges_that_the_list_of_pieces_names(rows):
                 except Fp4Error:
                     found = False
                 assert found == listed, (kb, start, stop)
+
+
+def layout_of(shown):
+    name = shown.strip("`")
+    return LAYOUTS[name] if name in LAYOUTS else fp4ref.Layout("it", name)
+
+
+@pytest.mark.rule("LAY-51", "LAY-52", "LAY-53")
+@pytest.mark.example("LAY-51", "LAY-52", "LAY-53")
+def test_ranges_in_the_tables():
+    count = 0
+    for _, example in tables(text_of("LAY-51"))[0][1:]:
+        form = layout_of(re.findall("`(.*?)`", example)[-1])
+        for found in re.findall(r"rows (\d+):(\d+) of (\d+) × (\d+)", example):
+            with pytest.raises(Fp4Error, match=r"\[LAY-51\]$"):
+                form.row_range(*map(int, found))
+            count += 1
+    assert count == 5
+    (name,) = re.findall("`(.*?)`", text_of("LAY-52"))
+    start, stop, rows, columns, first, end, *other = numbers(re.sub(r"`.*?`", "", text_of("LAY-52").split("\n\n")[1]))
+    assert LAYOUTS[name].row_range(start, stop, rows, columns) == slice(first, end) == slice(0, 0)
+    assert LAYOUTS[name].row_range(*other) == slice(0, 0)
+    head, *cases = tables(text_of("LAY-53"))[0]
+    for array, rows, one in cases:
+        sizes, ends = numbers(array.replace("×", " ")), numbers(rows.replace(":", " "))
+        if one.startswith("yes"):
+            assert layout_of(head[0]).row_range(*ends, *sizes).stop
+        else:
+            with pytest.raises(Fp4Error, match=r"\[LAY-51\]$"):
+                layout_of(head[0]).row_range(*ends, *sizes)
+
+
+@pytest.mark.rule("LAY-50", "LAY-54", "LAY-55")
+@pytest.mark.example("LAY-50", "LAY-54", "LAY-55")
+def test_members_of_groups_in_the_tables():
+    name, *found = re.search(
+        r"In `(.*?)`, members of (\d) × (\d) and (\d) × (\d) scales start at (\d) and (\d+), and scale "
+        r"\((\d), (\d)\) of member 1 is stored at (\d+) \+ (\d+) = (\d+)",
+        text_of("LAY-50"),
+    ).groups()
+    rows, columns, other_rows, other_columns, first, second, m, k, start, inside, at = map(int, found)
+    starts = LAYOUTS[name].group_offsets([(rows, columns), (other_rows, other_columns)])
+    assert starts[:2] == [first, second] == [first, start]
+    assert (LAYOUTS[name].offset(m, k, columns=other_columns), start + inside) == (inside, at)
+    head, *cases = tables(text_of("LAY-54"))[0]
+    form = LAYOUTS[re.search("`(.*?)`", head[0])[1]]
+    members = [tuple(map(int, pair)) for pair in re.findall(r"(\d) × (\d)", head[1])]
+    for starts, shown, size in cases:
+        assert form.group_offsets(members, starts.strip("`")) == [*numbers(shown.replace(",", " ")), int(size)]
+        assert form.group_offsets([], starts.strip("`")) == [0]
+    served = []
+    for shown, group, result in tables(text_of("LAY-55"))[0][1:]:
+        members = [tuple(map(int, pair)) for pair in re.findall(r"(\d) × (\d)", group)]
+        assert bool(members) == (group != "none")
+        served.append(result)
+        if result == "served":
+            assert layout_of(shown).group_offsets(members, "bound")
+        else:
+            with pytest.raises(Fp4Error, match=r"\[LAY-55\]$"):
+                layout_of(shown).group_offsets(members, "bound")
+    assert set(served) == {"served", "refused"}
+
+
+@pytest.mark.rule("LAY-12", "LAY-56", "LAY-57")
+@pytest.mark.example("LAY-56", "LAY-57")
+def test_flags_in_the_tables():
+    def filled(flag):
+        out = fp4ref.quantize(np.zeros((1, 16), np.float32), "nvfp4")
+        fp4ref.quantize(np.ones((1, 16), np.float32), "nvfp4", out=out, noop=flag)
+        return bool((out.row.data != 0).any())
+
+    for shown, result in tables(text_of("LAY-56"))[0][1:]:
+        for each in shown.split(", "):
+            kind, _, form = each.partition(" ")
+            flag = np.zeros((int(form.strip("[]")),) if form.startswith("[") else (), kind)
+            if result == "taken":
+                assert filled(flag)
+            else:
+                with pytest.raises(Fp4Error, match=r"\[LAY-56\]$"):
+                    filled(flag)
+    with pytest.raises(Fp4Error, match=r"\[LAY-56\]$"):
+        fp4ref.quantize(np.ones((1, 16), np.float32), "nvfp4", noop=np.zeros(1, np.int32))
+    for shown, bits, result in tables(text_of("LAY-57"))[0][1:]:
+        kind, value = shown.split()
+        flag = np.array([float(value)], kind)
+        assert int.from_bytes(flag.astype(flag.dtype.newbyteorder("<")).tobytes(), "little") == int(bits, 16)
+        assert filled(flag) == (result == "no")
+
+
+@pytest.mark.rule("LAY-58")
+@pytest.mark.example("LAY-58")
+def test_the_axes_of_a_column_direction():
+    rows, columns, block, name, high, wide, blocks = re.search(
+        r"For an x of (\d+) × (\d+) in blocks of (\d+), `(.*?)` stores (\d+) × (\d) scales: .* one of the (\d) blocks",
+        text_of("LAY-58"),
+    ).groups()
+    q = fp4ref.quantize(np.ones((int(rows), int(columns)), np.float32), "nvfp4", "column", scale_layout=name)
+    assert q.spec.block.columns == int(block)
+    assert q.column.scales.shape == LAYOUTS[name].padded_shape(int(high), int(wide))
+    assert (int(high), int(wide)) == (int(columns), int(rows) // int(block)) == (int(columns), int(blocks))
+    assert [axis.name for axis in LAYOUTS[name].axes] == ["k", "b"]
+
+
+@pytest.mark.rule("LAY-59", "LAY-60")
+@pytest.mark.example("LAY-59", "LAY-60")
+def test_names_and_shapes_in_the_tables():
+    for shown, result in tables(text_of("LAY-59"))[0][1:]:
+        name, x = shown.strip("`"), np.ones((1, 16), np.float32)
+        if result == "refused":
+            with pytest.raises(Fp4Error, match=r"\[LAY-59\]$"):
+                fp4ref.quantize(x, "nvfp4", scale_layout=name)
+        else:
+            assert fp4ref.quantize(x, "nvfp4", scale_layout=name).scale_layout == name
+    read = []
+    for shown, array, buffer, result in tables(text_of("LAY-60"))[0][1:]:
+        sizes, shape = numbers(array.replace("×", " ")), numbers(buffer.replace(",", " "))
+        read.append(result)
+        if result == "read":
+            assert layout_of(shown).to_linear(np.zeros(shape, np.uint8), *sizes).shape == tuple(sizes)
+        else:
+            with pytest.raises(Fp4Error, match=r"\[LAY-60\]$"):
+                layout_of(shown).to_linear(np.zeros(shape, np.uint8), *sizes)
+    assert read == ["read", "refused", "refused"]

@@ -142,8 +142,8 @@ def test_what_the_packings_do_in_words():
 # Chapter 08
 
 
-@pytest.mark.rule("LAY-3", "LAY-5", "LAY-10", "LAY-13", "LAY-18", "LAY-16")
-@pytest.mark.example("LAY-3", "LAY-5", "LAY-10", "LAY-13", "LAY-18", "LAY-16")
+@pytest.mark.rule("LAY-3", "LAY-5", "LAY-10", "LAY-13", "LAY-18", "LAY-16", "LAY-30")
+@pytest.mark.example("LAY-3", "LAY-5", "LAY-10", "LAY-13", "LAY-18", "LAY-16", "LAY-30")
 def test_places_and_shapes_in_the_reasons_of_layouts():
     known = {"pad": lambda n, step: -(-n // step) * step, "__builtins__": {}}
     for name, shape, tile, padding in tables(chapter("08"))[0][1:]:
@@ -176,7 +176,8 @@ def test_places_and_shapes_in_the_reasons_of_layouts():
     assert (int(line), groups, int(lane)) == (4 * outer, "four", inner)
     nans = [int(code, 16) for code in found(r"can be a NaN \(0x(..) or 0x(..)\)", "LAY-5")]
     assert np.isnan(formats.CUDA_E4M3.decode(np.uint8(nans))).all()
-    text, splits = found(r"`(m\(16,2,\*\).*?)` splits m into (.*?)\. The strides", "LAY-13")
+    text, splits = found(r"`(m\(16,2,\*\).*?)` splits m into (.*?)\. Index", "LAY-30")
+    assert text == found(r"In `(m\(16.*?)` the strides", "LAY-13")[0]
     digits = re.findall(r"[mk](?: / \d+)?(?: % \d+)?", splits.replace(", and k into", " "))
     form, sizes = fp4ref.Layout("it", text), (96, 24)
     steps = {"m % 16": 4, "m / 16 % 2": 1, "m / 32": 256 * 3, "k % 4": 64, "k / 4 % 2": 2, "k / 8": 256}

@@ -244,8 +244,8 @@ def test_products():
         assert grouped.tobytes() == alone.tobytes()
 
 
-@pytest.mark.rule("LAY-3", "LAY-4", "LAY-1", "LAY-2", "LAY-14")
-@pytest.mark.example("LAY-14")
+@pytest.mark.rule("LAY-3", "LAY-4", "LAY-1", "LAY-2", "LAY-28", "LAY-29")
+@pytest.mark.example("LAY-28")
 def test_formulas_and_clauses_of_layouts():
     for rule, name in (
         ("LAY-1", "linear"),
@@ -259,7 +259,7 @@ def test_formulas_and_clauses_of_layouts():
         for m, k in ((0, 0), (1, 0), (7, 3), (8, 4), (31, 5), (32, 1), (127, 2), (128, 0), (200, 5), (299, 5)):
             numbers = {"m": m, "k": k, "Kb": columns, "W": -(-columns // 4) * 4, "tiles": -(-columns // 4)}
             assert integer(formula, numbers) == form.offset(m, k, rows=rows, columns=columns), (rule, m, k)
-    clauses = dict(row[:2] for row in rows_of("LAY-14"))
+    clauses = dict(row[:2] for row in rows_of("LAY-28"))
     for clause in clauses:
         text = clause.strip("`")
         if text.startswith("pad"):

@@ -112,7 +112,7 @@ def test_a_decorator_declares():
         ({"operation": "gemm"}, "input 'x' of gemm"),
         ({"operation": "dequantize", "inputs": ("x",)}, "input 'x' of dequantize"),
         ({"nibble_order": "middle"}, "nibble_order 'middle'"),
-        ({"scale_layout": "tiled"}, "LAY-7"),
+        ({"scale_layout": "tiled"}, "LAY-59"),
         ({"direction": "both"}, "direction 'both'"),
         ({"device": "cuda"}, "numpy arrays on cuda"),
         ({"arrays": "jax"}, "arrays 'jax'"),
@@ -306,7 +306,7 @@ def a_list(x):
 
 
 @pytest.mark.rule("CNF-9", "CNF-85")
-@pytest.mark.rule("LAY-2")
+@pytest.mark.rule("LAY-37")
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize(("unit", "seen"), [(0, {FindingKind.UNSTABLE}), (5, {"equal"})])
 def test_two_calls_may_differ_only_in_bytes_that_the_layout_leaves_open(unit, seen, separate):

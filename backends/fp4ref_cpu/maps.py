@@ -35,7 +35,7 @@ class Map(ctypes.Structure):
 
 @lru_cache(maxsize=128)
 def lowered(form: Layout, rows: int, columns: int) -> Map:
-    """Lower a layout to numbers for given (unpadded) sizes. Rules: LAY-13, LAY-19, LAY-21."""
+    """Lower a layout to numbers for given (unpadded) sizes. Rules: LAY-13, LAY-19, LAY-21, LAY-30."""
     strides = form.strides(rows, columns)
     down, across = (_merged(digits) for digits in strides.axes)
     digits = np.array([(d.radix, d.stride, _log2(d.radix)) for d in down], np.int64)
@@ -63,7 +63,7 @@ def _turn(strides: Strides, mine: tuple[int, int], other: tuple[int, int]) -> li
 
 
 def write_padding(buffer: NDArray[Any], form: Layout, rows: int, columns: int) -> None:
-    """Fill the padding of a buffer of 0x00 as its axes say. Rules: LAY-5, LAY-15."""
+    """Fill the padding of a buffer of 0x00 as its axes say. Rules: LAY-5, LAY-15, LAY-42."""
     fills = [axis.fill or 0 for axis in form.axes]
     if not any(fills):
         return

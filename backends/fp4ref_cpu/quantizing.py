@@ -108,7 +108,7 @@ def quantize(
 
 
 def _into_shared_places(call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None) -> DirectionData:
-    """Quantize where several scales share a place, in which they must agree. Rules: LAY-20."""
+    """Quantize where several scales share a place, in which they must agree. Rules: LAY-46."""
     found = quantize(dataclasses.replace(call, layout=LINEAR), x, amax, random_bits, None)
     made = found.mapped(lambda part: arrays.to_numpy("quantize", part))
     given = None if out is None else out.mapped(buffer_of)

@@ -42,13 +42,13 @@ def require_buffer(operation: str, buffer: Any, shape: Sequence[int] | None, lib
 
 
 def noop_flag(noop: Any, library: Library) -> Any:
-    """One 32-bit word on the device, or None; a byte becomes one there. Rules: LAY-12."""
+    """One 32-bit word on the device, or None; a byte becomes one there. Rules: LAY-56, LAY-57."""
     if noop is None:
         return None
     noop, other = buffers.adopt("quantize: noop", noop)
     name = arrays.dtype_name(noop)
     if name not in {"uint8", "int32", "float32"} or tuple(noop.shape) not in {(), (1,)}:
-        raise DTypeError("quantize", f"noop {name} {list(noop.shape)}", "one uint8, int32 or float32", "LAY-12")
+        raise DTypeError("quantize", f"noop {name} {list(noop.shape)}", "one uint8, int32 or float32", "LAY-56")
     if name == "uint8":
         noop = buffers.widened(noop)
     if other.ordinal != library.ordinal:

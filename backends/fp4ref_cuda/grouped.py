@@ -39,7 +39,7 @@ def quantize_grouped(
     amax: given maxima of each direction, [members], or those of the members' rows end to end for a row scale.
     out: the memory of a group of the same shapes, which is filled again.
 
-    Rules: LAY-8, LAY-12, GLB-1, GLB-5, BLK-9. Certificates: group-members-*.
+    Rules: LAY-8, LAY-12, LAY-50, GLB-1, GLB-5, BLK-9. Certificates: group-members-*.
     """
     spec, names, splits = call.required, call.directions, call.splits
     assert splits is not None

@@ -115,7 +115,7 @@ def convert_layout(
         for i, (buffer, result, size) in enumerate(zip(held, made, shapes, strict=True)):
             if tuple(buffer.shape) != old.padded_shape(*size):
                 raise ShapeError(
-                    f"to_layout: member {i}", f"{list(buffer.shape)}", f"{list(old.padded_shape(*size))}", "LAY-7"
+                    f"to_layout: member {i}", f"{list(buffer.shape)}", f"{list(old.padded_shape(*size))}", "LAY-60"
                 )
             require_buffer(f"to_layout: out of member {i}", result, new.padded_shape(*size), library, buffer)
         quarters = not own_map(source) and not own_map(target) and (is_tiled(source) or is_tiled(target))

@@ -36,7 +36,8 @@ def from_linear(scales: Tensor, name: str) -> Tensor:
 
     Errors: LayoutError for scales that differ where the layout has one place for them.
 
-    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16, LAY-17, LAY-19, LAY-20, LAY-21.
+    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16, LAY-17, LAY-19, LAY-20, LAY-21, LAY-38, LAY-39,
+    LAY-42, LAY-46, LAY-48.
     """
     form = layout(name)
     rows, columns = scales.shape
@@ -118,7 +119,10 @@ def _padded(form: Layout, rows: int, columns: int) -> tuple[int, int]:
 
 
 def _steps(form: Layout, high: int, wide: int) -> tuple[list[int], list[StoredDigit]]:
-    """Return the shape of the padded tensor split into digits, slowest first; and what is stored, fastest first."""
+    """Return the shape of the padded tensor split into digits, slowest first; and what is stored, fastest first.
+
+    Rules: LAY-30, LAY-31.
+    """
     radices = [
         [size // axis.tile if radix is None else radix for radix in axis.radices]
         for size, axis in zip((high, wide), form.axes, strict=True)

@@ -84,7 +84,7 @@ def _owner(form: Layout, sizes: tuple[int, ...], offset: int) -> str:
         )
     indices, known = found.gather(np.array([offset]))
     if not known[0]:
-        return "a gap, which holds no unit of the array [LAY-16]"
+        return "a gap, which holds no unit of the array [LAY-41]"
     at = [int(part[0]) for part in indices]
     where = ", ".join(f"{axis.name} = {i}" for axis, i in zip(form.axes, at, strict=True))
     inside = all(i < size for i, size in zip(at, sizes, strict=True))
@@ -102,7 +102,7 @@ def starts(name: str, shapes: tuple[str, ...]) -> None:
     """
     form = relayouts.named(name)
     if len(form.axes) != 2:
-        raise ShapeError("layouts starts", f"{name} with {len(form.axes)} axes", "two axes", "LAY-22")
+        raise ShapeError("layouts starts", f"{name} with {len(form.axes)} axes", "two axes", "LAY-36")
     members = [numbers(shape, "x", 2, "shape") for shape in shapes]
     click.echo(f"{name}: {form.text}")
     for rule in get_args(Starts):

@@ -52,7 +52,7 @@ class ScaleMap:
 
     @property
     def padded(self) -> tuple[int, int]:
-        """Rows and columns with their padding. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15."""
+        """Rows and columns with their padding. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-45."""
         return self.layout.padded(*self.geometry.scales)
 
     @property
@@ -151,9 +151,9 @@ def unused(lines: Iterable[Iterable[Byte]]) -> list[str]:
 
 
 def require_tiles(layout: Layout, operation: str) -> None:
-    """Require a layout of scales with tiles, which a linear layout does not have. Rules: LAY-1, LAY-3, LAY-13."""
+    """Require a layout of scales with tiles, which a linear layout does not have. Rules: LAY-1, LAY-3, RES-6."""
     if reason := layout.unfit_for_scales():
-        raise LayoutError(operation, f"layout {layout.name}, which has {reason}", "bytes in rows and columns", "LAY-13")
+        raise LayoutError(operation, f"layout {layout.name}, which has {reason}", "bytes in rows and columns", "RES-6")
     if not layout.has_tiles:
         raise LayoutError(
             operation, f"layout {layout.name}, which has no tiles", "tiled_128x4 or tiled_8x4", layout.rule

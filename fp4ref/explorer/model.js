@@ -122,12 +122,12 @@ globalThis.Model = function (tables) {
     scales[1] = Math.ceil(scales[1] / specOf(spec).block[1]);
     const found = L.refused(layoutAsked, ...scales);
     if (found) {
-      return `layout ${layout}: ${found[1]} ${found[0] ? "scale columns" : "scale rows"}, need a multiple of ${found[2]} [LAY-15]`;
+      return `layout ${layout}: ${found[1]} ${found[0] ? "scale columns" : "scale rows"}, need a multiple of ${found[2]} [LAY-43]`;
     }
     const form = packingOf(packing, specOf(spec));
     if (!form) return `packing ${packing}: codes of ${widthOf(specOf(spec))} bits, which it does not hold [PACK-7]`;
     const odd = L.refused(form, ...(direction === "row" ? [rows, columns] : [columns, rows]));
-    if (odd) return `packing ${packing}: ${odd[1]} ${odd[0] ? "columns" : "rows"}, need a multiple of ${odd[2]} [LAY-15]`;
+    if (odd) return `packing ${packing}: ${odd[1]} ${odd[0] ? "columns" : "rows"}, need a multiple of ${odd[2]} [LAY-43]`;
     if (!(Number.isInteger(byte) && byte >= 0 && byte < 256)) return `random byte: ${byte}, need a whole number from 0 to 255 [SR-1]`;
     if (specOf(spec).hadamard !== null && direction === "column") {
       if (rows * columns > LIST) {

@@ -183,7 +183,7 @@ function draw() {
   const [row, column] = chosen, place = M.place(model, row, column);
   const grid = scaleByte && { linear: "linear", tiled: model.layout.name, data: "data" }[scaleByte.grid];
   const padding = scaleByte && (grid === "data" ? `data byte ${scaleByte.offset}: no element is stored here [PACK-7]`
-    : `${grid} byte ${scaleByte.offset}: ${unused(grid, scaleByte.offset)}, no scale is stored here [${gapAt(grid, scaleByte.offset) ? "LAY-16" : /^tiled_/.test(grid) ? "LAY-5" : "LAY-15"}]`);
+    : `${grid} byte ${scaleByte.offset}: ${unused(grid, scaleByte.offset)}, no scale is stored here [${gapAt(grid, scaleByte.offset) ? "LAY-41" : /^tiled_/.test(grid) ? "LAY-5" : "LAY-15"}]`);
   byId("where").textContent = padding || M.sentence(model, row, column);
   byId("worked").textContent = padding ? "" : M.worked(model, row, column);
   byId("problem").textContent = against;

@@ -42,12 +42,12 @@ def checked(layout: Named, operation: str, what: str, values: Index, stop: int) 
 
 
 def require_units(layout: Named, operation: str, array: NDArray[Any], count: int) -> None:
-    """Raise unless an array has `count` axes and one element of the fitting type per unit."""
+    """Raise unless an array has `count` axes and one element of the fitting type per unit. Rules: LAY-32."""
     needed = "uint8" if layout.unit <= 8 else f"uint{layout.unit}"
     if array.dtype != needed:
         raise DTypeError(f"{layout.name}.{operation}", f"scales of type {array.dtype}", needed, layout.rule)
     if array.ndim != count:
-        raise ShapeError(f"{layout.name}.{operation}", f"shape {list(array.shape)}", counted(count), layout.rule)
+        raise ShapeError(f"{layout.name}.{operation}", f"shape {list(array.shape)}", counted(count), "LAY-32")
 
 
 def counted(count: int) -> str:

@@ -22,7 +22,7 @@ Units = NDArray[Any]
 
 
 def stored(buffer: Units, array: Units, axes: Sequence[Axis], strides: Strides) -> None:
-    """Write an array into a flat buffer that holds 0x00, its padding as its axes say. Rules: LAY-5, LAY-15, LAY-20."""
+    """Write an array into a flat buffer that holds 0x00, its padding as its axes say. Rules: LAY-5, LAY-15, LAY-48."""
     whole = any(axis.fill for axis in axes)
     limits = [-(-n // a.multiple) * a.multiple if whole else n for n, a in zip(array.shape, axes, strict=True)]
     if not strides.regular:
@@ -48,7 +48,10 @@ def loaded(array: Units, buffer: Units, strides: Strides) -> None:
 
 
 def _filled(values: Units, axes: Sequence[Axis], part: Sequence[slice]) -> Units:
-    """Return a part of the padded array: its values, and around them what the padding of each axis holds."""
+    """Return a part of the padded array: its values, and around them what the padding of each axis holds.
+
+    Rules: LAY-15, LAY-38, LAY-42.
+    """
     filled = np.zeros([stop.stop - stop.start for stop in part], values.dtype)
     for axis in reversed(range(len(axes))):  # padding of several axes is that of the first
         beyond = (slice(None),) * axis + (slice(values.shape[axis], None),)

@@ -1,6 +1,8 @@
 """Layouts of scales in the field: a name, a line of text, the code that stores scales so, and who reads them.
 
 The first axis of two is always the rows of the matrix. Where the owner takes blocks first, `note` says so.
+
+Rules: LAY-58.
 """
 
 from __future__ import annotations

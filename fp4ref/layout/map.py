@@ -65,7 +65,7 @@ class LayoutMap:
 
     @property
     def pads_compared(self) -> bool:
-        """False where some bytes between or after the values are unspecified. Rules: LAY-2, LAY-15, LAY-16, RES-5."""
+        """False where some bytes between or after the values are unspecified. Rules: LAY-37, RES-5."""
         return not self.has_gaps and all(axis.fill is not None for axis in self.axes)
 
     @property
@@ -76,7 +76,7 @@ class LayoutMap:
 
     @property
     def has_gaps(self) -> bool:
-        """True if units of the buffer belong to no index: a base, or an alignment. Rules: LAY-16."""
+        """True if units of the buffer belong to no index: a base, or an alignment. Rules: LAY-16, LAY-39."""
         return bool(self.form.base.number) or any(isinstance(item, Product) for item in self.form.order)
 
     @property
@@ -93,7 +93,7 @@ class LayoutMap:
         return self.tile != (1, 1) and whole and last == rests and not self.has_gaps
 
     def unfit_for_scales(self) -> str:
-        """Return why this cannot be the layout of a scale array; empty if it can. Rules: LAY-13."""
+        """Return why this cannot be the layout of a scale array; empty if it can. Rules: RES-6."""
         if len(self.axes) != 2:
             return f"{len(self.axes)} axes, not rows and columns"
         return "" if self.unit == 8 else f"units of {self.unit} bits, not 8"
@@ -105,28 +105,28 @@ class LayoutMap:
     def padded(self, *sizes: int) -> tuple[int, ...]:
         """Return the padded size of each axis: rows and columns; an axis of 0 stays 0.
 
-        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15.
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-32, LAY-45.
         """
         sizes = tuple(map(operator.index, sizes))
         operation, count = f"{self.name}.padded_shape", len(self.axes)
         got = f"{' x '.join(map(str, sizes))} {'units' if self.unfit_for_scales() else 'scales'}"
         if len(sizes) != count or min(sizes) < 0:
-            raise ShapeError(operation, got, "counts >= 0" if len(sizes) == count else counted(count), self.rule)
+            raise ShapeError(operation, got, "counts >= 0" if len(sizes) == count else counted(count), "LAY-32")
         if axis := self.refuses(*sizes):
-            raise ShapeError(operation, got, f"a multiple of {axis.multiple} along {axis.name}", "LAY-15")
+            raise ShapeError(operation, got, f"a multiple of {axis.multiple} along {axis.name}", "LAY-43")
         return tuple(-(-size // axis.multiple) * axis.multiple for size, axis in zip(sizes, self.axes, strict=True))
 
     def refuses(self, *sizes: int) -> Axis | None:
-        """Return the first axis that refuses its size instead of padding it, or None. Rules: LAY-15."""
+        """Return the first axis that refuses its size instead of padding it, or None. Rules: LAY-43."""
         each = zip(sizes, self.axes, strict=True)
         return next((axis for size, axis in each if axis.refused and size % axis.multiple), None)
 
     def strides(self, *sizes: int) -> Strides:
-        """Return the digits of all axes with their strides, for an array of these sizes. Rules: LAY-13."""
+        """Return the digits of all axes with their strides, for an array of these sizes. Rules: LAY-13, LAY-30."""
         return strides(self.form, self.padded(*sizes))
 
     def digits(self, rows: int, columns: int) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
-        """Digits of rows and of columns of a whole padded buffer, fastest first. Rules: LAY-13."""
+        """Digits of rows and of columns of a whole padded buffer, fastest first. Rules: LAY-13, LAY-30."""
         down, across = self.strides(rows, columns).axes
         return down, across
 
@@ -175,14 +175,14 @@ class LayoutMap:
         >>> swizzle_index(1674, columns=8)
         (200, 6)
 
-        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-13, LAY-16.
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-13, LAY-41, LAY-47.
         """
         found, _, stop = self._space("index", columns, rows)
         offsets = checked(self, "index", "offset", offset, stop)
         (row, column), known = found.gather(offsets, endless=rows is None and not self.takes_rows)
         if not known.all():
             got = f"offset {offsets[~known].flat[0]}, which is in a gap"
-            raise DomainError(f"{self.name}.index", got, "the offset of a scale or of padding", "LAY-16")
+            raise DomainError(f"{self.name}.index", got, "the offset of a scale or of padding", "LAY-41")
         return plain(row), plain(column)
 
     def _space(self, operation: str, columns: int, rows: int | None) -> tuple[Strides, tuple[int, int], int]:

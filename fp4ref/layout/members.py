@@ -12,7 +12,7 @@ Starts = Literal["packed", "bound", "fixed"]
 
 
 def group_starts(sizes: Sequence[int], starts: Starts) -> list[int]:
-    """Return the offset of each member's first unit, then the size of the buffer. Rules: LAY-8, LAY-22."""
+    """Return the offset of each member's first unit, then the size of the buffer. Rules: LAY-8, LAY-22, LAY-54."""
     if starts == "packed":
         return list(itertools.accumulate(sizes, initial=0))
     if starts == "fixed":

@@ -34,22 +34,22 @@ def scale_layouts(rows: int = 0, columns: int = 0, field: bool = False) -> list[
 
     field: those of the field as well.
 
-    Rules: LAY-13, LAY-15, LAY-18.
+    Rules: LAY-18, LAY-43, RES-6.
     """
     fitting = (value for value in LAYOUTS.values() if not value.unfit_for_scales())
     return [value for value in fitting if (field or value.name not in ORIGINS) and not value.refuses(rows, columns)]
 
 
 def layout(name: str, operation: str = "scale_layout") -> Layout:
-    """Return the scale layout of a name; a layout is always named, never guessed. Rules: LAY-7, LAY-13, LAY-18, RES-6.
+    """Return the scale layout of a name; a layout is always named, never guessed. Rules: LAY-7, LAY-18, LAY-59, RES-6.
 
     operation: named by an error.
     """
     if not isinstance(name, str) or name not in LAYOUTS:
         near = difflib.get_close_matches(str(name), [known for known in ORIGINS if known in LAYOUTS], n=3)
         usual = ", ".join([known.name for known in scale_layouts()] + near)
-        raise UnknownLayoutError(operation, unknown(repr(name)), f"one of {usual}; see `fp4ref layouts`", "LAY-7")
+        raise UnknownLayoutError(operation, unknown(repr(name)), f"one of {usual}; see `fp4ref layouts`", "LAY-59")
     found = LAYOUTS[name]
     if reason := found.unfit_for_scales():
-        raise LayoutError(operation, f"{name!r}, which has {reason}", "bytes in rows and columns", "LAY-13")
+        raise LayoutError(operation, f"{name!r}, which has {reason}", "bytes in rows and columns", "RES-6")
     return found

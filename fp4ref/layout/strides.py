@@ -55,11 +55,11 @@ class Strides:
         return not (self.turned or self.repeated or self.table)
 
     def place(self, axis: int, digit: int) -> int:
-        """Return the weight of a digit in its index: the product of the faster radices."""
+        """Return the weight of a digit in its index: the product of the faster radices. Rules: LAY-30."""
         return math.prod(faster.radix for faster in self.axes[axis][:digit])
 
     def spread(self, axis: int, index: Ints) -> Ints:
-        """Return the part of the offset that an index of one axis contributes. Rules: LAY-13."""
+        """Return the part of the offset that an index of one axis contributes. Rules: LAY-13, LAY-30."""
         digits = self.axes[axis]
         offset = np.zeros_like(index)
         for radix, stride in digits[:-1]:
@@ -68,7 +68,10 @@ class Strides:
         return offset + index * digits[-1].stride
 
     def offsets(self, indices: Sequence[Ints]) -> Ints:
-        """Return the offsets of indices, one array per axis, which broadcast. Rules: LAY-13, LAY-19, LAY-20, LAY-21."""
+        """Return the offsets of indices, one array per axis, which broadcast.
+
+        Rules: LAY-13, LAY-19, LAY-20, LAY-21, LAY-39.
+        """
         total = sum((self.spread(axis, index) for axis, index in enumerate(indices)), np.zeros((), np.int64))
         for mine, other in self.turned:
             value, by = self._value(indices, mine), self._value(indices, other)
@@ -95,6 +98,8 @@ class Strides:
         """Return the indices whose digits make up an offset, and where the offset belongs to a digit at all.
 
         endless: the slowest stored digit has no upper bound. A repeated digit is 0 in the indices.
+
+        Rules: LAY-41, LAY-47.
         """
         rest = offset - self.base
         if self.table:
@@ -125,7 +130,10 @@ def is_unbounded(form: Form) -> bool:
 
 @lru_cache(maxsize=256)
 def strides(form: Form, padded: tuple[int, ...]) -> Strides:
-    """Derive the strides of a layout for padded sizes of its axes. Rules: LAY-13, LAY-16, LAY-17, LAY-21."""
+    """Derive the strides of a layout for padded sizes of its axes.
+
+    Rules: LAY-13, LAY-16, LAY-17, LAY-31, LAY-39, LAY-40.
+    """
     first, running = form.base.of(padded), 1
     made: list[list[list[Digit]]] = [[[] for _ in axis.radices] for axis in form.axes]
     for item in form.order:

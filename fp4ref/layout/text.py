@@ -92,6 +92,7 @@ class Form:
         return next(iter(self.irregularities.values()), "")
 
     def __str__(self) -> str:
+        """Return the text, which is read as the same parts. Rules: LAY-29."""
         axes = " ".join(
             f"{axis.name}({','.join('*' if radix is None else str(radix) for radix in axis.radices)})"
             for axis in self.axes
@@ -128,7 +129,7 @@ def _padding(axis: Axis) -> str:
 
 
 def parse(name: str, text: str) -> Form:
-    """Read the text of a layout; LayoutError says which part cannot be one. Rules: LAY-13, LAY-14, LAY-15, LAY-17."""
+    """Read the text of a layout; LayoutError says which part cannot be one. Rules: LAY-14."""
     return _Reader(f"layout {name}").form(text)
 
 
@@ -140,10 +141,11 @@ class _Reader:
         self.axes: list[Axis] = []
 
     def form(self, text: str) -> Form:
+        """Read the axes, then the clauses, then the stored order. Rules: LAY-23, LAY-24, LAY-28."""
         if not (text.isascii() and text.isprintable()):
             raise self._error(f"{text!r}", "printable characters of ASCII, and no white space but spaces")
         if re.search(rf"\d{{{NUMBER + 1}}}", text):
-            raise self._error("a longer number", f"at most {NUMBER} digits")
+            raise self._error("a longer number", f"at most {NUMBER} digits", "LAY-23")
         head, *clauses = (part.strip() for part in re.sub(" +", " ", text).split(";"))
         declared, colon, order = head.partition(":")
         if not colon:
@@ -166,37 +168,40 @@ class _Reader:
             elif match := PADDING.fullmatch(clause):
                 self._read_padding(match)
             else:
-                raise self._error(f"{clause!r}", "pad AXIS, unit BITS, base UNITS, repeat DIGITS or table PLACES")
+                needed = "pad AXIS, unit BITS, base UNITS, repeat DIGITS or table PLACES"
+                raise self._error(f"{clause!r}", needed, "LAY-28" if word == "unit" else RULE)
         for axis in self.axes:
             if axis.fill is not None and axis.fill >> unit:
-                raise self._error(f"padding {axis.fill:#x}", f"a value of {unit} bits", "LAY-15")
+                raise self._error(f"padding {axis.fill:#x}", f"a value of {unit} bits", "LAY-44")
         return Form(tuple(self.axes), self._order(order, repeated), unit, base, repeated, table)
 
     def _require_each_once(self, clauses: Sequence[str]) -> None:
-        """Refuse a second clause of a kind; the padding of each axis is a kind of its own. Rules: LAY-14."""
+        """Refuse a second clause of a kind; the padding of each axis is a kind of its own. Rules: LAY-27."""
         kinds = [" ".join(clause.split()[: 2 if clause.startswith("pad ") else 1]) for clause in clauses]
         for kind in kinds:
             if kinds.count(kind) > 1:
-                raise self._error(f"{kinds.count(kind)} clauses {kind!r}", "one")
+                raise self._error(f"{kinds.count(kind)} clauses {kind!r}", "one", "LAY-27")
 
     def _read_axes(self, declared: str) -> None:
+        """Read the axes with their radices. Rules: LAY-25."""
         if AXIS.sub("", declared).strip() or not declared.strip():
             raise self._error(f"{declared.strip()!r}", "axes such as m(32,4,*)")
         for name, digits in AXIS.findall(declared):
             parts = [part.strip() for part in digits.split(",")]
             radices = tuple(None if part == "*" else int(part) if part.isdigit() else 0 for part in parts)
             if radices.count(None) != 1 or 0 in radices or name in self._names():
-                raise self._error(f"{name}({digits})", "one axis of that name, with radices and one *", "LAY-13")
+                raise self._error(f"{name}({digits})", "one axis of that name, with radices and one *", "LAY-25")
             axis = Axis(name, radices, 1)
             self.axes.append(axis._replace(multiple=axis.tile))
 
     def _read_padding(self, match: re.Match[str]) -> None:
+        """Read the number of an axis and its fill. Rules: LAY-15, LAY-44, LAY-45."""
         name, multiple, word = match.groups()
         index = self._axis(name)
         axis = self.axes[index]
         if multiple:
             if int(multiple) < 1 or int(multiple) % axis.tile:
-                raise self._error(f"{match[0]!r}", f"a multiple of {axis.tile}", "LAY-15")
+                raise self._error(f"{match[0]!r}", f"a multiple of {axis.tile}", "LAY-44")
             axis = axis._replace(multiple=int(multiple))
         if word == "refused":
             axis = axis._replace(refused=True)
@@ -205,20 +210,22 @@ class _Reader:
         self.axes[index] = axis
 
     def _table(self, text: str) -> tuple[int, ...]:
+        """Read the places of a table. Rules: LAY-21, LAY-49."""
         places = tuple(int(part) if part.strip().isdigit() else -1 for part in text.split(","))
         if sorted(places) != list(range(len(places))):
-            raise self._error(f"'table {text}'", "every place from 0 on once", "LAY-21")
+            raise self._error(f"'table {text}'", "every place from 0 on once", "LAY-49")
         return places
 
     def _order(self, text: str, repeated: tuple[tuple[int, int], ...]) -> tuple[Term | Product, ...]:
+        """Read the stored order; the digits in it and the repeated ones are all. Rules: LAY-16, LAY-26, LAY-62."""
         items = tuple(self._product(item[1:]) if item[0] == "|" else self._place(item) for item in text.split())
         stored = sorted([*(item[:2] for item in items if isinstance(item, Term)), *repeated])
         wanted = [(index, digit) for index, axis in enumerate(self.axes) for digit in range(len(axis.radices))]
         if stored != wanted:
-            raise self._error(f"order {text.strip()!r}", "every digit of every axis once", "LAY-13")
+            raise self._error(f"order {text.strip()!r}", "every digit of every axis once", "LAY-26")
         turned = {item[:2] for item in items if isinstance(item, Term) and item.by}
         if any(isinstance(item, Term) and item.by in {*turned, *repeated} for item in items):
-            raise self._error(f"order {text.strip()!r}", "an XOR with a digit that is stored as it is", "LAY-19")
+            raise self._error(f"order {text.strip()!r}", "an XOR with a digit that is stored as it is", "LAY-62")
         if any(isinstance(item, Product) and not item.number for item in items):
             raise self._error(f"order {text.strip()!r}", "an alignment above 0", "LAY-16")
         return items
@@ -229,6 +236,7 @@ class _Reader:
         return self._place(item)[:2]
 
     def _place(self, item: str) -> Term:
+        """Read a digit and what flips or turns it. Rules: LAY-17, LAY-19, LAY-61, LAY-62."""
         match = PLACE.fullmatch(item)
         if not match:
             raise self._error(f"{item!r}", "a digit such as m0, m0^1, or an alignment such as |32")
@@ -237,9 +245,9 @@ class _Reader:
         radix, other = self._radix(place.axis, place.digit), self._radix(*by) if by else None
         whole = radix is not None and radix & (radix - 1) == 0
         if place.flip and not (whole and place.flip < (radix or 0)):
-            raise self._error(f"{item!r}", "a digit of 2^n values and a constant below that", "LAY-17")
+            raise self._error(f"{item!r}", "a digit of 2^n values and a constant below that", "LAY-61")
         if by and not (whole and other is not None and other <= (radix or 0)):
-            raise self._error(f"{item!r}", "a digit of 2^n values and another of no more values", "LAY-19")
+            raise self._error(f"{item!r}", "a digit of 2^n values and another of no more values", "LAY-62")
         return place
 
     def _radix(self, axis: int, digit: int) -> int | None:

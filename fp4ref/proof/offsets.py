@@ -225,7 +225,7 @@ def claims() -> Iterator[ProofClaim]:
         )
         yield ProofClaim(
             name=f"piece-{stated.name}/golden",
-            rules=("LAY-9",),
+            rules=("LAY-9", "LAY-51", "LAY-53"),
             method=Method.ARGUMENT,
             subject=ClaimSubject.GOLDEN,
             statement=f"In {stated.name}, a range of rows is one piece if its bytes follow each other, else refused.",

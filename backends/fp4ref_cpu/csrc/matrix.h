@@ -99,7 +99,7 @@ struct Turn {
     size stride;
 };
 
-// A layout for given sizes: a row's digits, and where the columns of a row are stored. Rules: LAY-13, LAY-19, LAY-21.
+// A layout for given sizes: a row's digits, and where the columns of a row are stored. Rules: LAY-13, LAY-19, LAY-21, LAY-30.
 struct Map {
     const Digit* digits;  // fastest first
     size count, first;

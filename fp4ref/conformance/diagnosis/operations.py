@@ -142,12 +142,12 @@ def _measured_inside(declared: Declaration, results: Sequence[Result], tick: Dea
 
 
 def same(declared: Declaration, case: Case, got: Values, wanted: Values) -> bool:
-    """Return True if results are equal, all NaN being one and padding of linear scales ignored. Rules: CNF-1, LAY-2."""
+    """Return True if results are equal, all NaN being one and unspecified bytes ignored. Rules: CNF-1, LAY-37."""
     return bool(equal(declared, case, got, wanted).all())
 
 
 def equal(declared: Declaration, case: Case, got: Values, wanted: Values) -> Bools:
-    """Return which values or bytes are equal; a single False if the shapes differ. Rules: CNF-1, LAY-2."""
+    """Return which values or bytes are equal; a single False if the shapes differ. Rules: CNF-1, LAY-37."""
     if got.shape != wanted.shape:
         return np.zeros((1, 1), np.bool_)
     if declared.operation == "to_layout":

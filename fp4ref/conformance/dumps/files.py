@@ -55,7 +55,7 @@ def read_dump(
     what 16-bit integers mean. packing: the one that the data of the file are in; a Dump has them
     in the canonical one.
 
-    Rules: FIL-3, LAY-7, PACK-7.
+    Rules: FIL-3, LAY-7, LAY-60, PACK-7.
     """
     file = open_tensors(path)
     try:
@@ -272,7 +272,7 @@ class _Tensor:
         hint = f" ({' and '.join(fitting)} would have as many bytes: name it)" if fitting else ""
         got = f"{label} has shape {list(found)}"
         needed = f"{list(shape)} for scale_layout {self._layout}{hint}"
-        return LayoutError(f"read {shown(self._file.path)}", got, needed, "LAY-7")
+        return LayoutError(f"read {shown(self._file.path)}", got, needed, "LAY-60")
 
 
 def _split(file: TensorFile, entry: str) -> tuple[str, str]:

@@ -236,7 +236,7 @@ def _tolerance(x: NDArray[Any], spec: Spec, got: DirectionData, bits: NDArray[np
 
 
 def _wrong(case: Case, got: NDArray[Any], declared: Declaration, wanted: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return where values or moved scales differ; all NaN are one. Rules: CNF-1, LAY-2, HAD-7, NUM-2."""
+    """Return where values or moved scales differ; all NaN are one. Rules: CNF-1, LAY-37, HAD-7, NUM-2."""
     if declared.operation == "to_layout":
         rows, columns = case.matrix
         compared = layout(declared.scale_layout).compared(rows, -(-columns // case.spec.block.columns))

@@ -46,7 +46,7 @@ def compare(
     x: the input, [..., K]. got: scales in `scale_layout`. expected: scales linear. keep: how many differing blocks are
     described. tolerates: whether a block that differs is right all the same.
 
-    Rules: CNF-1, CNF-3, HAD-7, LAY-2, LAY-5, LAY-6, PACK-2, PACK-5, PRO-1.
+    Rules: CNF-1, CNF-3, HAD-7, LAY-5, LAY-6, LAY-37, PACK-2, PACK-5, PRO-1.
     Certificates: bytes-compared, padding-compared-*.
     """
     matrix = Matrix(x, direction)
@@ -115,7 +115,7 @@ def hexadecimal(value: np.generic) -> str:
 
 
 def _compare_padding(result: Comparison, order: Layout, scales: Codes, blocks: int) -> None:
-    """Count padding bytes other than the fill, where the layout specifies one. Rules: LAY-2, LAY-5, LAY-15, CNF-3."""
+    """Count padding bytes other than the fill, where the layout specifies one. Rules: LAY-5, LAY-15, LAY-37, CNF-3."""
     rows = result.shape[0]
     if scales.shape == (rows, blocks):
         return

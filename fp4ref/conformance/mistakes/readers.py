@@ -54,7 +54,7 @@ def _by_layout(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Of
 
 @lru_cache
 def _taking_any_size(form: Layout) -> Layout:
-    """Return a layout that pads the sizes which its owner refuses. Rules: LAY-15."""
+    """Return a layout that pads the sizes which its owner refuses. Rules: LAY-43."""
     return Layout(form.name, re.sub(r"; pad \w+( \d+)? refused", "", form.text), form.rule)
 
 

@@ -37,7 +37,7 @@ class CallDifference(NamedTuple):
 def difference(first: Results, second: Results, job: Job, declared: Declaration) -> CallDifference | None:
     """Return the first result of a job in which two calls differ, in bytes of scales that their layout decides.
 
-    Rules: CNF-9, LAY-2, LAY-15, LAY-16, CNF-67.
+    Rules: CNF-9, CNF-67, LAY-37.
     """
     for name, part in first.items():
         other = second[name]

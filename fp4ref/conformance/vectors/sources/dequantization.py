@@ -149,7 +149,7 @@ def dequantize_groups() -> list[Json]:
     ]
     spun = oracle.quantize(spread((16, 2), "bfloat16", 52), NVFP4_RHT, "column")
     tile = oracle.quantize(spread((4, 18), "float32", 53), NVFP4_2D)
-    wrong_shape = refused("ShapeError", "LAY-7")
+    wrong_shape = refused("ShapeError", "LAY-60")
     misread = {
         **dequantized("Refused", "linear scales called tiled", NVFP4, ragged, (3, 18)),
         "scale_layout": "tiled_8x4",
@@ -192,9 +192,9 @@ def dequantize_groups() -> list[Json]:
             spec=named(NVFP4_2D),
         ),
         group(
-            "LAY-7",
+            "LAY-59 LAY-60",
             STATED,
-            [{**misread, "expected": wrong_shape}, {**unknown, "expected": refused("LayoutError", "LAY-7")}],
+            [{**misread, "expected": wrong_shape}, {**unknown, "expected": refused("LayoutError", "LAY-59")}],
             spec=named(NVFP4),
         ),
     ]

@@ -123,7 +123,7 @@ def row_range_groups() -> list[Json]:
             owned = owned if start < stop else []
             whole = not owned or owned[-1] - owned[0] + 1 == len(owned)
             found: Json = (
-                {"bytes": [owned[0], owned[-1] + 1] if owned else [0, 0]} if whole else refused("LayoutError", "LAY-9")
+                {"bytes": [owned[0], owned[-1] + 1] if owned else [0, 0]} if whole else refused("LayoutError", "LAY-51")
             )
             tests.append(
                 test(
@@ -136,5 +136,5 @@ def row_range_groups() -> list[Json]:
                     expected=found,
                 )
             )
-        groups.append(group("LAY-9", STATED, tests, layout=name))
+        groups.append(group("LAY-9 LAY-51 LAY-52", STATED, tests, layout=name))
     return groups

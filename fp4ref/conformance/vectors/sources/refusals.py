@@ -110,7 +110,10 @@ def refused_groups() -> list[Json]:
             spec="nvfp4",
         ),
         group(
-            "LAY-7", STATED, [ask("a layout of no name", "LayoutError", "LAY-7", scale_layout="swizzled")], spec="nvfp4"
+            "LAY-59",
+            STATED,
+            [ask("a layout of no name", "LayoutError", "LAY-59", scale_layout="swizzled")],
+            spec="nvfp4",
         ),
         *(
             group(rule, STATED, [ask(comment, "DomainError", rule)], spec=changed(spec, **changes))
