@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
@@ -136,36 +136,38 @@ def _bytes(spec: Any, mistakes: Any) -> list[Any] | None:
     ]
 
 
-def drawn(count: int, seed: int) -> Iterator[Planted]:
-    """Yield pairs of mistakes of different stages, of which neither hides the other."""
-    source = random.Random(seed)
-    for number in range(count):
-        spec = list(SPECS.values())[number % len(SPECS)]
-        right = _bytes(spec, ())
-        by_stage: dict[Slot, list[Any]] = {}
-        for mistake in [
-            *STORED,
-            *(m for m in MISTAKES if not m.special and not m.alone and m.stage is not Slot.DIRECTION),
-        ]:
-            if isinstance(mistake, Stored) and mistake.data and spec.element.format.bits != 4:
-                continue
-            by_stage.setdefault(mistake.stage, []).append(mistake)
-        while True:
-            pair = [
-                source.choice(by_stage[stage])
-                for stage in sorted(source.sample(sorted(by_stage, key=ORDER.index), 2), key=ORDER.index)
-            ]
-            both, one, other = (_bytes(spec, part) for part in (pair, pair[:1], pair[1:]))
-            if both is None or one is None or other is None or right in (one, other) or both in (one, other, right):
-                continue
-            # each is seen in a good part of the tensors, beside the other
-            if min(sum(a != b for a, b in zip(both, part, strict=True)) for part in (one, other)) * 4 >= len(both):
-                yield Planted(spec, *pair)
-                break
+def drawn(number: int, seed: int) -> Planted:
+    """Return a pair of mistakes of different stages, of which neither hides the other."""
+    source = random.Random(f"{seed}/{number}")
+    spec = list(SPECS.values())[number % len(SPECS)]
+    right, by_stage = _bytes(spec, ()), _by_stage(spec.name)
+    while True:
+        stages = sorted(source.sample(sorted(by_stage, key=ORDER.index), 2), key=ORDER.index)
+        pair = [source.choice(by_stage[stage]) for stage in stages]
+        one, other = (_bytes(spec, part) for part in (pair[:1], pair[1:]))
+        both = None if one is None or other is None or right in (one, other) else _bytes(spec, pair)
+        if both is None or one is None or other is None:
+            continue
+        # each is seen in a good part of the tensors, beside the other
+        seen = (sum(a != b for a, b in zip(both, part, strict=True)) for part in (one, other))
+        if min(seen) * 4 >= len(both):
+            return Planted(spec, *pair)
 
 
-def verified(planted: Planted, seconds: float | None = None) -> KernelReport:
-    """Return the report on a quantizer with two mistakes."""
+@cache
+def _by_stage(name: str) -> dict[Slot, list[Any]]:
+    found: dict[Slot, list[Any]] = {}
+    for mistake in STORED:
+        if mistake.data is None or SPECS[name].element.format.bits == 4:
+            found.setdefault(mistake.stage, []).append(mistake)
+    for mistake in MISTAKES:
+        if not mistake.special and not mistake.alone and mistake.stage is not Slot.DIRECTION:
+            found.setdefault(mistake.stage, []).append(mistake)
+    return found
+
+
+def verified(planted: Planted, seconds: float | None = None, families: Collection[str] = ()) -> KernelReport:
+    """Return the report on a quantizer with two mistakes. families: of cases, empty for all."""
     spec, pair = planted.spec, (planted.first, planted.second)
     amax = ("amax",) if spec.global_scale != "none" else ()
 
@@ -181,7 +183,8 @@ def verified(planted: Planted, seconds: float | None = None) -> KernelReport:
 
     subject = Subject.of(called)
     report = KernelReport("two", spec, subject.declaration)
-    for run in runner.run(subject, cases(spec.name)):
+    chosen = [case for case in cases(spec.name) if not families or case.family in families]
+    for run in runner.run(subject, chosen):
         report.add(judge(run.case, run.outcome, subject.declaration, run.expected))
     report.explain(seconds)
     return report

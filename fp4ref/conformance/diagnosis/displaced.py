@@ -91,12 +91,12 @@ def scales_elsewhere() -> Iterator[Mistake]:
 
 def scales_used_elsewhere() -> Iterator[Mistake]:
     """Yield the mistakes that elements are scaled by the decoded scale of another block; bytes are right."""
-    for axis, word, counts in ((1, "block", ACROSS), (0, "row of blocks", ROWS)):
+    for axis, short, word, counts in ((1, "block", "block", ACROSS), (0, "row", "row of blocks", ROWS)):
         for count in counts:
             for way, sign, step in (("before", "-", count), ("after", "+", -count)):
                 text = f"elements are scaled with the scale of {word} {sign} {count}; the scale bytes are right"
                 used = partial(_within, step, axis=axis)
-                name = f"encode-of-{word.partition(' ')[0]}-{count}-{way}"
+                name = f"encode-of-{short}-{count}-{way}"
                 yield known(Slot.ENCODE, name, text, used_scale=used, whole=True)
 
 

@@ -100,10 +100,11 @@ UNROUNDED = (
 
 def _with_factor(row: Factor) -> Iterator[Mistake]:
     """Yield a factor made of the decoded byte and, where it takes the scale, of the scale before that."""
-    name, text, scaled, uses_scale = row
-    yield encode(f"encode-{name}", f"elements are {text}", nv, scaled=scaled)
+    name, text, scaled, uses_scale, instead = row
+    said = f"elements are {text} instead of {instead}" if instead else f"elements are {text}"
+    yield encode(f"encode-{name}", said, nv, scaled=scaled)
     if uses_scale:
-        text = f"elements are {text.split(' instead')[0]}, using s before it was rounded to its byte"
+        text = f"elements are {text}, using s before it was rounded to its byte"
         yield encode(f"encode-unrounded-{name}", text, nv, scaled=scaled, working=ar.unrounded)
 
 

@@ -58,7 +58,7 @@ OF_FIELD: dict[str, tuple[str, ...]] = {  # of a specification; rules and chapte
 }
 OPERATIONS = ("global_scale", "block_scale", "scaled", "working_scale")  # of an arithmetic, that quantization performs
 OF_REMAINDERS = frozenset({*SPARE.values(), "LAY-5"})  # at stake where a row or a tile is not full
-HIDDEN = ("PACK", "LAY")  # chapters on places, which cannot be told from other bytes where these are wrong, too
+HIDDEN = {"PACK", "LAY", "GLB-1", "GLB-5"}  # on places, and on a maximum that is not returned: told by a cause alone
 OR_ELSE: dict[str, str] = {Slot.SCALE_CODEC: Slot.SCALE, MAXIMA: Slot.BLOCK}  # where no case tests the first alone
 
 
@@ -119,8 +119,8 @@ class Blame(NamedTuple):
     """What a diagnosis says of the rules that fail.
 
     broken: those that every explanation of the bytes breaks. undecided: those of which some explanations break one and
-    some another, or that decide the bytes of the one stage that differs. stages: several stages that differ, if nothing
-    explains their bytes: causes may overlap there, and no rule is blamed. All empty: nothing was diagnosed.
+    some another. stages: those that differ, if nothing explains their bytes: no rule is blamed, for causes may overlap
+    there, or come before them. All empty: nothing was diagnosed.
     """
 
     broken: tuple[str, ...] = ()
@@ -172,27 +172,27 @@ def said_of(told: Blame, failing: Sequence[str]) -> Iterator[tuple[str, Sequence
         yield f"likely {also}broken{', one of' if len(told.undecided) > 1 else ''}", told.undecided
     if told.stages:
         *others, last = told.stages
-        at = f"at the {', the '.join(others)} and the {last}"
-        yield f"no rule is blamed: two causes overlap, {at}, or one cause comes before them", ()
+        at = f"the {', the '.join(others)} and the {last}" if others else f"the {last}"
+        how = "two causes overlap, or one comes before them" if others else "its cause may come before it"
+        yield f"no rule is blamed, for nothing explains the bytes of {at}: {how}", ()
+        yield "rules that decide a wrong byte", failing
     if not any(told) and failing:
         yield "rules that decide a wrong byte, the likeliest first", failing
 
 
 def _unexplained(diagnosis: Diagnosis, spec: Spec, failing: Sequence[str]) -> Blame:
-    """Return the stages that differ, or the rules of the one that does."""
+    """Return the rules of what explains a part, or the stages that differ."""
     if diagnosis.partial is not None and (rules := _of_explanation(diagnosis.partial, spec, failing, failing)):
         return Blame(undecided=_in_order(failing, rules))
     wrong = [finding.stage for finding in diagnosis.findings if not finding.right]
-    if len(wrong) > 1:
-        return Blame(stages=tuple(wrong))
-    stage = diagnosis.first_stage
-    return Blame(undecided=tuple(_of([stage], spec, failing) if stage in OF_STAGE else ()))
+    first = [diagnosis.first_stage] if diagnosis.first_stage in OF_STAGE else []
+    return Blame(stages=tuple(dict.fromkeys(wrong if len(wrong) > 1 else first)))
 
 
 def _by_other_bytes(checked: Iterable[str]) -> Iterator[str]:
-    """Yield the rules that decide where bytes are, which other wrong bytes hide: all but those on what is left over."""
+    """Yield the rules whose bytes other wrong bytes hide, but for those on what is left over."""
     for rule in checked:
-        if rule.rpartition("-")[0] in HIDDEN and rule not in OF_REMAINDERS:
+        if {rule, rule.rpartition("-")[0]} & HIDDEN and rule not in OF_REMAINDERS:
             yield rule
 
 
