@@ -56,9 +56,9 @@ def refusal(path: Path) -> str:
 def one_of_each() -> list[tuple[str, str, tuple[int, ...], np.ndarray]]:
     """A tensor of every type, and zero-dimensional, empty and oddly named ones."""
     tensors = []
-    for dtype, (bits, array) in DTYPES.items():
-        raw = RNG.integers(0, 2 if dtype == "BOOL" else 256, 3 * 4 * bits // 8, np.uint8)
-        tensors.append((f"t.{dtype}", dtype, (3, 4), raw.view(array).reshape(3, -1)))
+    for dtype, kind in DTYPES.items():
+        raw = RNG.integers(0, 2 if dtype == "BOOL" else 256, 3 * 4 * kind.bits // 8, np.uint8)
+        tensors.append((f"t.{dtype}", dtype, (3, 4), raw.view(kind.array).reshape(3, -1)))
     tensors.append(("scalar", "F32", (), np.array(7, np.float32)))
     tensors.append(("empty", "BF16", (0, 5), np.zeros((0, 5), ml_dtypes.bfloat16)))
     tensors.append(('é"\u2028/x', "U8", (1,), np.uint8([9])))
@@ -201,8 +201,14 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "dimensions": (stored({"a": entry("U8", [1] * 65, 0, 1)}, b"a"), "65 dimensions"),
     "half a byte": (stored({"a": entry("F4", [2, 3], 0, 3)}, b"abc"), "ends inside a byte"),
     "inside a byte, 6 bits": (stored({"a": entry("F6_E3M2", [4, 2], 0, 6)}, b"abcdef"), "row of F6_E3M2 that ends"),
-    "6 bits, cut short": (stored({"a": entry("F6_E2M3", [2, 4], 0, 6)}, b"abcde"), "outside|at bytes 0 to 6|5 bytes"),
-    "6 bits, bytes for 8": (stored({"a": entry("F6_E2M3", [2, 4], 0, 8)}, b"abcdefgh"), "has 6 bytes"),
+    "6 bits, cut short": (
+        stored({"a": entry("F6_E2M3", [2, 4], 0, 6)}, b"abcde"),
+        "at bytes 0 to 6, need 6 bytes within 5",
+    ),
+    "6 bits, bytes for 8": (
+        stored({"a": entry("F6_E2M3", [2, 4], 0, 8)}, b"abcdefgh"),
+        "at bytes 0 to 8, need 6 bytes within 8",
+    ),
     "offsets short": (stored({"a": entry("U8", [3], 0, 2)}, b"ab"), "at bytes 0 to 2"),
     "offsets reversed": (stored({"a": entry("U8", [2], 2, 0)}, b"ab"), "at bytes 2 to 0"),
     "offsets negative": (stored({"a": entry("U8", [2], -2, 0)}, b"ab"), "at bytes -2 to 0"),
