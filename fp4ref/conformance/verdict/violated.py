@@ -58,6 +58,7 @@ OF_FIELD: dict[str, tuple[str, ...]] = {  # of a specification; rules and chapte
 }
 OPERATIONS = ("global_scale", "block_scale", "scaled", "working_scale")  # of an arithmetic, that quantization performs
 OF_REMAINDERS = frozenset({*SPARE.values(), "LAY-5"})  # at stake where a row or a tile is not full
+SURE = 2  # of the lists of rules in which those of a mistake are looked for, the ones that tell
 HIDDEN = {"PACK", "LAY", "GLB-1", "GLB-5"}  # on places, and on a maximum that is not returned: told by a cause alone
 OR_ELSE: dict[str, str] = {Slot.SCALE_CODEC: Slot.SCALE, MAXIMA: Slot.BLOCK}  # where no case tests the first alone
 
@@ -148,9 +149,12 @@ def blame(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str], check
     plain = [one for one in diagnosis.explanations if one.profile is None] or list(diagnosis.explanations)
     if not plain:
         return _unexplained(diagnosis, spec, failing)
-    by_cause = [_of_explanation(one, spec, failing, every) for one in plain]
-    either = set.union(*by_cause) if all(by_cause) else set[str]()
-    told = set.intersection(*by_cause) if either and not all(one.profile for one in plain) else set[str]()
+    rest = [rule for rule in checked if rule not in OF_REMAINDERS]
+    by_cause = [_of_explanation(one, spec, (failing, every, rest)) for one in plain]
+    either = {rule for told, left in by_cause for rule in told | left} if all(map(any, by_cause)) else set[str]()
+    every = list(dict.fromkeys([*every, *rest]))
+    sure = set.intersection(*(told for told, _ in by_cause)) if not all(one.profile for one in plain) else set[str]()
+    told = sure & either
     return Blame(_in_order(every, told), _in_order(every, either - told))  # a profile's bytes need not show it all
 
 
@@ -182,7 +186,7 @@ def said_of(told: Blame, failing: Sequence[str]) -> Iterator[tuple[str, Sequence
 
 def _unexplained(diagnosis: Diagnosis, spec: Spec, failing: Sequence[str]) -> Blame:
     """Return the rules of what explains a part, or the stages that differ."""
-    if diagnosis.partial is not None and (rules := _of_explanation(diagnosis.partial, spec, failing, failing)):
+    if diagnosis.partial is not None and (rules := _of_explanation(diagnosis.partial, spec, (failing,))[0]):
         return Blame(undecided=_in_order(failing, rules))
     wrong = [finding.stage for finding in diagnosis.findings if not finding.right]
     first = [diagnosis.first_stage] if diagnosis.first_stage in OF_STAGE else []
@@ -200,15 +204,22 @@ def _in_order(failing: Sequence[str], rules: Collection[str]) -> tuple[str, ...]
     return tuple(rule for rule in failing if rule in rules)
 
 
-def _of_explanation(explanation: Explanation, spec: Spec, failing: Sequence[str], every: Sequence[str]) -> set[str]:
-    """Return the rules that all of its mistakes break, of those that fail where there are any; none if one has none."""
+def _of_explanation(explanation: Explanation, spec: Spec, among: Sequence[Sequence[str]]) -> tuple[set[str], set[str]]:
+    """Return the rules that its mistakes break, and those of which they may break any.
+
+    among: the rules that fail; these and those that other wrong bytes hide; all that are checked, of which only the
+    stage is told. The first in which a mistake has a rule counts.
+    """
     causes = explanation.each
     padding = any(one.stage == Slot.PADDING for one in causes)
-    parts = []
+    told, left = set[str](), set[str]()
     for cause in causes:
-        tried = ([rule for rule in rules if rule != "LAY-5" or padding] for rules in (failing, every))
-        parts.append(next((found for rules in tried if (found := {*_of_cause(cause, spec, rules)} & {*rules})), set()))
-    return set.union(*parts) if parts and all(parts) else set()
+        for number, rules in enumerate(among):
+            kept = [rule for rule in rules if rule != "LAY-5" or padding]
+            if found := {*_of_cause(cause, spec, kept)} & {*kept}:
+                (told if number < SURE else left).update(found)
+                break
+    return told, left - told
 
 
 def _of_cause(cause: Cause, spec: Spec, failing: Sequence[str]) -> Sequence[str]:
