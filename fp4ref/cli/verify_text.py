@@ -176,8 +176,12 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
     named = blame(report.diagnosis, report.spec, failing, report.rules).broken
     rules = [_held(rule, cell) for rule, cell in sorted(report.rules.items()) if rule not in {*failing, *named}]
     others = [_held(rule, report.rules[rule]) for rule in failing if rule not in named]
-    if named and others:
-        mistakes = "these mistakes do" if len(report.diagnosis.explanations[0].each) > 1 else "this mistake does"
+    if named and others and report.diagnosis is not None:
+        mistakes = (
+            "these mistakes do"
+            if any(len(one.names) > 1 for one in report.diagnosis.explanations)
+            else "this mistake does"
+        )
         print_lines(out, [f"rules in the same cases, which {mistakes} not break: {', '.join(others)}"])
     print_lines(out, [f"families that pass: {', '.join(whole) or 'none'}"])
     print_lines(out, [f"rules in cases that pass: {', '.join(rules) or 'none'}"])

@@ -71,7 +71,7 @@ def check(
 
 def _sweep(
     report: SweepReport,
-    call: Callable[[Sweep], dict[str, Any]],
+    call: Callable[[Sweep, float], dict[str, Any]],
     chosen: list[int | None],
     piece: int,
     options: RunOptions,

@@ -117,7 +117,7 @@ def _departures(spec: Spec, profile: Spec) -> Iterator[str]:
 
 
 class Blame(NamedTuple):
-    """What a diagnosis says of the rules that fail.
+    """The rules that fail, as far as a diagnosis tells of them.
 
     broken: those that every explanation of the bytes breaks. undecided: those of which some explanations break one and
     some another. stages: those that differ, if nothing explains their bytes: no rule is blamed, for causes may overlap
@@ -159,7 +159,7 @@ def blame(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str], check
 
 
 def _of_groups(parts: Sequence[Blame], every: Sequence[str]) -> Blame:
-    """Return what is told of groups of tensors together; nothing if nothing is told of one."""
+    """Return the blame of groups of tensors together; nothing if nothing is told of one."""
     if not all(part.broken or part.undecided for part in parts):
         return Blame()
     told = {rule for part in parts for rule in part.broken}
