@@ -166,7 +166,11 @@ def kernel(function: Function | None = None, /, **settings: Any) -> Function | C
     settings: fields of Declaration.
 
     >>> import fp4ref
-    >>> @fp4ref.kernel(inputs=("x", "encode_scale"), outputs=("data", "scales"), scale_layout="tiled_128x4")
+    >>> @fp4ref.kernel(
+    ...     inputs=("x", "encode_scale"),
+    ...     outputs=("data", "scales"),
+    ...     scale_layout="tiled_128x4",
+    ... )
     ... def quantize(x, encode_scale): ...
 
     Rules: CNF-8.

@@ -81,5 +81,6 @@ def test_nothing_is_told_beside_one_byte_for_all(wrong):
     ],
 )
 def test_rules_that_a_cause_leaves_alone_are_not_broken(name, stage, innocent, guilty):
-    found = Diagnosis(conforms=False, explanations=(Explanation((name,), stage, "so"),))
+    causes = (NAMES[name].cause,) if name in NAMES else ()
+    found = Diagnosis(conforms=False, explanations=(Explanation((name,), stage, "so", causes=causes),))
     assert set(broken(found, NVFP4, sorted(innocent | guilty))) == guilty

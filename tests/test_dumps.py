@@ -330,3 +330,35 @@ def test_changed_metadata_raises_nothing_else(tmp_path_factory: pytest.TempPathF
         read_dump(path)[0]
     except Fp4Error:
         return
+
+
+@pytest.mark.rule("FIL-1", "FIL-3", "PACK-4", "PACK-5")
+@pytest.mark.parametrize("form, other", [("e2m3", "e3m2"), ("e3m2", "e2m3")])
+def test_codes_of_six_bits_in_a_type_of_their_own(tmp_path, form, other):
+    spec, x = f"mxfp6-{form}", np.random.default_rng(6).standard_normal((6, 44)).astype(np.float32)
+    row = fp4ref.quantize(x, spec).row
+
+    def stored(dtype, columns, data):
+        entries = [("data", dtype, (6, columns)), ("scales", "F8_E8M0", row.scales.shape)]
+        path = tmp_path / "a.safetensors"
+        write_tensors(path, entries, {}, [data, row.scales])
+        return path
+
+    path = stored(f"F6_{form.upper()}", 44, row.data)
+    with read_dump(path, spec) as read:
+        (dump,) = read
+        assert dump.quantized.shape == (6, 44)
+        assert dump.quantized.row.data.tobytes() == row.data.tobytes()
+    whole = path.read_bytes()
+    for length in (len(whole) - 1, len(whole) - row.scales.size, len(whole) // 2):
+        path.write_bytes(whole[:length])
+        with pytest.raises(FileError, match="FIL-1"):
+            read_dump(path, spec)
+    with pytest.raises(FileError, match=f"is F6_{other.upper()}, need .*FIL-3"):
+        read_dump(stored(f"F6_{other.upper()}", 44, row.data), spec)
+    with pytest.raises(FileError, match=f"a row of F6_{form.upper()} that ends inside a byte"):
+        stored(f"F6_{form.upper()}", 45, row.data)
+    ragged = fp4ref.quantize(x[:, :43], spec)  # a row of 33 bytes, of which two bits are left over
+    write_dump(tmp_path / "r.safetensors", [Dump("", x[:, :43], ragged)])
+    with read_dump(tmp_path / "r.safetensors") as read:
+        assert read[0].quantized.row.data.tobytes() == ragged.row.data.tobytes()

@@ -56,9 +56,9 @@ def refusal(path: Path) -> str:
 def one_of_each() -> list[tuple[str, str, tuple[int, ...], np.ndarray]]:
     """A tensor of every type, and zero-dimensional, empty and oddly named ones."""
     tensors = []
-    for dtype, (bits, array) in DTYPES.items():
-        raw = RNG.integers(0, 2 if dtype == "BOOL" else 256, 3 * 4 * bits // 8, np.uint8)
-        tensors.append((f"t.{dtype}", dtype, (3, 4), raw.view(array).reshape(3, -1)))
+    for dtype, kind in DTYPES.items():
+        raw = RNG.integers(0, 2 if dtype == "BOOL" else 256, 3 * 4 * kind.bits // 8, np.uint8)
+        tensors.append((f"t.{dtype}", dtype, (3, 4), raw.view(kind.array).reshape(3, -1)))
     tensors.append(("scalar", "F32", (), np.array(7, np.float32)))
     tensors.append(("empty", "BF16", (0, 5), np.zeros((0, 5), ml_dtypes.bfloat16)))
     tensors.append(('é"\u2028/x', "U8", (1,), np.uint8([9])))
@@ -191,7 +191,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "entry null": (stored({"a": None}), "with other fields"),
     "entry short": (stored({"a": {"dtype": "U8", "shape": []}}), "with other fields"),
     "entry long": (stored({"a": entry("U8", [1], 0, 1) | {"more": [[]]}}, b"a"), "with other fields"),
-    "type unknown": (stored({"a": entry("F6_E2M3", [4], 0, 3)}, b"abc"), "unknown element type"),
+    "type unknown": (stored({"a": entry("F7_E3M3", [8], 0, 7)}, b"abcdefg"), "unknown element type"),
     "type a list": (stored({"a": entry(["U8"], [2], 0, 2)}, b"ab"), "unknown element type"),  # type: ignore[arg-type]
     "negative size": (stored({"a": entry("U8", [-2], 0, 2)}, b"ab"), "not a list of sizes"),
     "size a float": (stored({"a": entry("U8", [2.0], 0, 2)}, b"ab"), "not a list of sizes"),  # type: ignore[list-item]
@@ -200,6 +200,15 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "zero and absurd": (stored({"a": entry("U8", [0, 1 << 62, 1 << 62], 0, 0)}), "more bytes than"),
     "dimensions": (stored({"a": entry("U8", [1] * 65, 0, 1)}, b"a"), "65 dimensions"),
     "half a byte": (stored({"a": entry("F4", [2, 3], 0, 3)}, b"abc"), "ends inside a byte"),
+    "inside a byte, 6 bits": (stored({"a": entry("F6_E3M2", [4, 2], 0, 6)}, b"abcdef"), "row of F6_E3M2 that ends"),
+    "6 bits, cut short": (
+        stored({"a": entry("F6_E2M3", [2, 4], 0, 6)}, b"abcde"),
+        "at bytes 0 to 6, need 6 bytes within 5",
+    ),
+    "6 bits, bytes for 8": (
+        stored({"a": entry("F6_E2M3", [2, 4], 0, 8)}, b"abcdefgh"),
+        "at bytes 0 to 8, need 6 bytes within 8",
+    ),
     "offsets short": (stored({"a": entry("U8", [3], 0, 2)}, b"ab"), "at bytes 0 to 2"),
     "offsets reversed": (stored({"a": entry("U8", [2], 2, 0)}, b"ab"), "at bytes 2 to 0"),
     "offsets negative": (stored({"a": entry("U8", [2], -2, 0)}, b"ab"), "at bytes -2 to 0"),
@@ -416,8 +425,13 @@ SEED: dict[str, bytes] = {}
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("fuzz")
     for suffix in ("safetensors", "npz"):
-        entries = [("a", "F32", (3,)), ("b", "BF16", (1, 2)), ("c", "F4", (2,))]
-        arrays = [np.float32([1, 2, 3]), np.zeros((1, 2), ml_dtypes.bfloat16), np.uint8([7])]
+        entries = [("a", "F32", (3,)), ("b", "BF16", (1, 2)), ("c", "F4", (2,)), ("d", "F6_E3M2", (2, 4))]
+        arrays = [
+            np.float32([1, 2, 3]),
+            np.zeros((1, 2), ml_dtypes.bfloat16),
+            np.uint8([7]),
+            np.zeros((2, 3), np.uint8),
+        ]
         write_tensors(folder / f"a.{suffix}", entries, {"k": "v"}, arrays)
         SEED[suffix] = (folder / f"a.{suffix}").read_bytes()
     SEED["deflated.npz"] = DEFLATED
@@ -490,6 +504,7 @@ def test_writing_refuses(tmp_path: Path, suffix: str) -> None:
         [("a", "U9", (1,))],
         [("a", "U8", (-1,))],
         [("a", "F4", (3,))],
+        [("a", "F6_E2M3", (6,))],
         [("__metadata__", "U8", (1,))],
         [("\ud800", "U8", (1,))],
     ):

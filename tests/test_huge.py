@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 import fp4ref
 from fp4ref.cli import main
+from fp4ref.conformance.run import long_calls
 from fp4ref.conformance.run.huge_tile import PARTS, Size, plan
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import subject
@@ -253,7 +254,7 @@ def test_a_call_that_the_time_of_the_run_cuts_is_no_hang(monkeypatch):
 
         def close(self): ...
 
-    monkeypatch.setattr(huge, "KernelProcess", Slow)
+    monkeypatch.setattr(long_calls, "KernelProcess", Slow)
     on_trial = Subject("slow", Declaration(), target="kernels.py:slow")
     report = huge.check(on_trial, fp4ref.NVFP4, RunOptions.starting_now(time_limit=1000), sizes=SIZES, width=WIDTH)
     assert report.kind is Verdict.INCOMPLETE

@@ -2,7 +2,7 @@
 
 CI runs every mutant on its own cases until one of them differs, diagnoses every fifth, in the order of the stages,
 and judges all at one more multiple of shapes, every tenth at another. `.ci/release` does all this for all mutants, at
-more multiples, and for the sets that say `RELEASE`.
+more multiples, and for the mutants that say `release`.
 """
 
 import os
@@ -29,8 +29,14 @@ from fp4ref.model.tiles import Matrix, widen
 from fp4ref.specs import NVFP4
 
 SETS = [runpy.run_path(str(path)) for path in sorted((Path(__file__).parent / "mutants").glob("*.py"))]
+
+
+def left_to_release(kernel):
+    return getattr(kernel, "release", False)
+
+
 MUTANTS = [kernel for kernels in SETS for kernel in kernels["MUTANTS"]]
-FOR_CI = [kernel for kernels in SETS if not kernels.get("RELEASE") for kernel in kernels["MUTANTS"]]
+FOR_CI = [kernel for kernel in MUTANTS if not left_to_release(kernel)]
 SAMPLE = FOR_CI[::5]  # those that CI diagnoses
 FEWER = FOR_CI[::10]  # and those that it judges at more multiples
 CORRECT = [kernel for kernels in SETS for kernel in kernels["CORRECT"]]
@@ -121,21 +127,27 @@ def differs(kernel, cases, monkeypatch):
     return any(not judgement.equal for judgement in judgements(kernel, cases, monkeypatch))
 
 
-def runs_in_ci(kernels):
-    return not kernels.get("RELEASE")
-
-
 def in_ci(values, chosen):
     """Return parameters of which those that are not chosen are left to a release. chosen: a function of a value."""
     return [value if chosen(value) else pytest.param(value, marks=pytest.mark.release) for value in values]
 
 
+def of_sets(release):
+    """Yield the mutants of each set that a release alone runs, or that CI runs as well."""
+    for kernels in SETS:
+        chosen = [kernel for kernel in kernels["MUTANTS"] if left_to_release(kernel) is release]
+        name = Path(kernels["__file__"]).stem
+        if chosen:
+            marks = pytest.mark.release if release else ()
+            yield pytest.param(chosen, marks=marks, id=f"{name}-release" if release else name)
+
+
 @pytest.mark.heavy  # runs all mutants
 @pytest.mark.slow
 @pytest.mark.rule("CNF-1")
-@pytest.mark.parametrize("kernels", in_ci(SETS, runs_in_ci), ids=lambda kernels: Path(kernels["__file__"]).stem)
+@pytest.mark.parametrize("kernels", [*of_sets(release=False), *of_sets(release=True)])
 def test_every_mutant_is_caught(kernels, monkeypatch):
-    missed = [kernel.__name__ for kernel in kernels["MUTANTS"] if not differs(kernel, cases_of(kernel), monkeypatch)]
+    missed = [kernel.__name__ for kernel in kernels if not differs(kernel, cases_of(kernel), monkeypatch)]
     assert not missed
 
 
@@ -210,11 +222,16 @@ FEW = (
     "AmaxUpToE4M3",
     "SquaresMirrored",
     "TransformSkippedInOddGroups",
+    "TransformOfEvenGroupsOnly",
     "MXColumnUsesScalesOfRows",
     "ScaleRowPairsExchanged",
     "RowBeforeAtTileEnd",
 )
-LONG = {"TransformSkippedInOddGroups", "RowBeforeAtTileEnd"}  # two seconds each: with the heavy ones
+LONG = {
+    "TransformSkippedInOddGroups",
+    "TransformOfEvenGroupsOnly",
+    "RowBeforeAtTileEnd",
+}  # two seconds each: with the heavy ones
 
 
 def of_few(kernel):

@@ -23,15 +23,15 @@ from fp4ref.conformance.verdict.product_runs import check
 from fp4ref.kernels import Declaration
 
 MUTANTS = Path(__file__).parent / "mutants"
-UNSEEN = runpy.run_path(str(MUTANTS / "unseen_operations.py"))
-PRODUCTS = runpy.run_path(str(MUTANTS / "products_placed.py"))["PLACED"] | UNSEEN["PRODUCTS"]
+OWN = runpy.run_path(str(MUTANTS / "operations_and_products.py"))
+PRODUCTS = runpy.run_path(str(MUTANTS / "products_placed.py"))["PLACED"] | OWN["PRODUCTS"]
 OPERATIONS = runpy.run_path(str(MUTANTS / "operations_placed.py"))
-PLACED = {name: item for name, item in OPERATIONS["PLACED"].items() if item[1] is not None} | UNSEEN["PLACED"]
+PLACED = {name: item for name, item in OPERATIONS["PLACED"].items() if item[1] is not None} | OWN["PLACED"]
 SOME = ("NibblesOfOddRows", "OnlyFirstTile")
 FEW = ("columns past 64 doubled", "A swapped in odd rows", "bias of whole eights", "last column lost")
 
 
-LATER = (*UNSEEN["PRODUCTS"], *UNSEEN["PLACED"])  # before a release only
+LATER = (*OWN["PRODUCTS"], *OWN["PLACED"])  # before a release only
 
 
 def marked(names, default):

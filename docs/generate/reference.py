@@ -140,7 +140,8 @@ def brief(one: inspect.Parameter) -> inspect.Parameter:
     """Return a parameter whose default is short, and the same in every run."""
     if inspect.isfunction(one.default):
         return one.replace(default=Shown(one.default.__name__))
-    return one.replace(default=Shown("...")) if len(repr(one.default)) > WIDTH else one
+    made = repr(one.default) == "<factory>"  # as dataclasses call a default that is made for each object
+    return one.replace(default=Shown("...")) if made or len(repr(one.default)) > WIDTH else one
 
 
 def prose(docstring: str) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from fp4ref.catalogue import add_kind
 from fp4ref.checkpoints.configuration import UNDECLARED, Configuration, Facts
 from fp4ref.errors import DomainError
+from fp4ref.files.tensors import DTYPES, is_packed
 from fp4ref.formats import FORMATS
 from fp4ref.layout import LINEAR, Layout
 from fp4ref.names import Names, load_extensions
@@ -17,7 +18,15 @@ from fp4ref.packings import LOW_FIRST
 
 FLOATS = ("F32", "BF16", "F16", "F64")
 FP8_TYPES = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
-CODED = {"U8", "I8", "F4", "U32", "MXFP4", "NVFP4", *FP8_TYPES}  # types in which quantized elements are stored
+CODED = {
+    "U8",
+    "I8",
+    "U32",
+    "MXFP4",
+    "NVFP4",
+    *FP8_TYPES,
+    *filter(is_packed, DTYPES),
+}  # types in which quantized elements are stored
 
 
 class ScaleWay(StrEnum):

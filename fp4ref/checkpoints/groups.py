@@ -15,6 +15,7 @@ from fp4ref.checkpoints.declared import QuantizationConfig, declared
 from fp4ref.checkpoints.family import family_of
 from fp4ref.checkpoints.fitting import declared_format, fit
 from fp4ref.checkpoints.shards import StoredTensor
+from fp4ref.files.tensors import is_packed
 from fp4ref.layout import Layout
 
 del _conventions
@@ -50,7 +51,7 @@ class TensorGroup:
         codes = self.parts.get("codes")
         if codes is None or len(codes.shape) < 2 + self.convention.split:
             return ()
-        items = 1 if codes.dtype == "F4" else self.convention.codes_per_item
+        items = 1 if is_packed(codes.dtype) else self.convention.codes_per_item
         if self.convention.split:
             *front, blocks, width = codes.shape
             return (*front, blocks * width * items)

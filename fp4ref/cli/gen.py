@@ -20,16 +20,18 @@ Examples:
   fp4ref gen --families
 """
 
-
-@click.command("gen", epilog=EPILOG, short_help="Write aimed cases for a program to quantize.")
-@click.argument("spec", required=False)
-@click.option(
+level_option = click.option(
     "--level",
     type=click.IntRange(1, 2),
     default=2,
     show_default=True,
     help="1: the cases of a second or two; 2: also large tensors and every bit pattern.",
 )
+
+
+@click.command("gen", epilog=EPILOG, short_help="Write aimed cases for a program to quantize.")
+@click.argument("spec", required=False)
+@level_option
 @click.option("--family", "families", multiple=True, help="Only these families.")
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(list(INPUT_DTYPES)), help="Only these types.")
 @click.option("--direction", type=click.Choice(["row", "column"]), default="row", show_default=True)

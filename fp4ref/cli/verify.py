@@ -11,6 +11,7 @@ import click
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.cli.common import Seconds, force_option, given_options, paragraph, refuse_options
+from fp4ref.cli.gen import level_option
 from fp4ref.cli.verify_choice import CaseChoice, Choice, DumpChoice, KernelChoice, Reporting
 from fp4ref.cli.verify_help import EPILOG, SectionedCommand
 from fp4ref.cli.verify_pages import Pages
@@ -108,13 +109,7 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     "--device",
     help="The device of the tensors that a kernel is given; on other devices than cpu they are torch tensors.",
 )
-@click.option(
-    "--level",
-    type=click.IntRange(1, 2),
-    default=2,
-    show_default=True,
-    help="1: the cases of a second or two; 2: also large tensors and every bit pattern.",
-)
+@level_option
 @click.option("--huge", is_flag=True, help="Instead of these cases, use inputs past 2^31 bytes and past 2^32 elements.")
 @click.option(
     "--exhaustive",

@@ -15,7 +15,7 @@ from fp4ref.conformance.judge.comparison import Difference, StrayByte
 from fp4ref.conformance.mistakes.said import plural
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result, counts
 from fp4ref.conformance.verdict.replay import Replay
-from fp4ref.conformance.verdict.violated import broken, differing, dump_cells, worst
+from fp4ref.conformance.verdict.violated import BROKEN, blame, differing, dump_cells, said_of, worst
 from fp4ref.formats import Codec
 from fp4ref.spec import Spec
 
@@ -171,13 +171,18 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
     others = [f"{j.case.id} {item}" for j in report.failures for item in j.mismatches][:limit]
     print_lines(out, ["", *others] if others else [])
     failing = worst(report.spec, report.rules, len(report.failing), report.diagnosis)
-    rules = [_held(rule, cell) for rule, cell in sorted(report.rules.items()) if rule not in failing]
     whole = [name for name, cell in report.families.items() if cell.passed == cell.total]
     print_lines(out, [""])
-    named = broken(report.diagnosis, report.spec, failing)
+    named = blame(report.diagnosis, report.spec, failing, report.rules).broken
+    rules = [_held(rule, cell) for rule, cell in sorted(report.rules.items()) if rule not in {*failing, *named}]
     others = [_held(rule, report.rules[rule]) for rule in failing if rule not in named]
-    if named and others:
-        print_lines(out, [f"rules in the same cases, which this mistake does not break: {', '.join(others)}"])
+    if named and others and report.diagnosis is not None:
+        mistakes = (
+            "these mistakes do"
+            if any(len(one.names) > 1 for one in report.diagnosis.explanations)
+            else "this mistake does"
+        )
+        print_lines(out, [f"rules in the same cases, which {mistakes} not break: {', '.join(others)}"])
     print_lines(out, [f"families that pass: {', '.join(whole) or 'none'}"])
     print_lines(out, [f"rules in cases that pass: {', '.join(rules) or 'none'}"])
     print_lines(
@@ -189,14 +194,16 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
 def violated_lines(
     diagnosis: Diagnosis | None, spec: Spec, cells: Mapping[str, Cell], count: int, profiles: Sequence[str] = ()
 ) -> list[str]:
-    """Name the broken rule; where the diagnosis does not tell, the rules that decide wrong bytes. Rules: CNF-2."""
+    """Name the broken rules; where the diagnosis does not tell, what it leaves open. Rules: CNF-2."""
     failing = worst(spec, cells, count, diagnosis, profiles)
-    named = broken(diagnosis, spec, failing)
-    if not named:
-        said = ", ".join(_held(rule, cells[rule]) for rule in failing)
-        return [f"rules that decide a wrong byte, the likeliest first: {said}"] if failing else []
-    known = standard.defined()
-    return [f"broken: {rule} {known[rule].title if rule in known else ''}".rstrip() for rule in named]
+    told, known, lines = blame(diagnosis, spec, failing, cells), standard.defined(), list[str]()
+    for said, rules in said_of(told, failing):
+        if said == BROKEN:
+            lines += [f"{said}: {rule} {known[rule].title if rule in known else ''}".rstrip() for rule in rules]
+        else:
+            held = ", ".join(_held(rule, cells[rule]) for rule in rules)
+            lines.append(f"{said}: {held}" if held else said)
+    return lines
 
 
 def _held(rule: str, cell: Cell) -> str:

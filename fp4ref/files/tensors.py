@@ -20,23 +20,26 @@ DIMENSIONS_MAX = 64  # of a NumPy array
 
 
 class TensorType(NamedTuple):
-    """An element type: bits of an element, and the NumPy type of what is read."""
+    """An element type: bits of an element, the NumPy type of what is read, and the format of which it has the codes."""
 
     bits: int
     array: np.dtype[Any]
+    codes: str = ""
 
 
 # From the least to the greatest alignment, the order in which a safetensors file holds them last to first.
 DTYPES = {
-    name: TensorType(bits, np.dtype(array))
-    for name, bits, array in (
+    name: TensorType(bits, np.dtype(array), *codes)
+    for name, bits, array, *codes in (
         ("BOOL", 8, np.uint8),
-        ("F4", 4, np.uint8),
+        ("F4", 4, np.uint8, "e2m1"),
+        ("F6_E2M3", 6, np.uint8, "e2m3"),
+        ("F6_E3M2", 6, np.uint8, "e3m2"),
         ("U8", 8, np.uint8),
         ("I8", 8, np.int8),
-        ("F8_E5M2", 8, np.uint8),
-        ("F8_E4M3", 8, np.uint8),
-        ("F8_E8M0", 8, np.uint8),
+        ("F8_E5M2", 8, np.uint8, "e5m2"),
+        ("F8_E4M3", 8, np.uint8, "e4m3"),
+        ("F8_E8M0", 8, np.uint8, "e8m0"),
         ("F8_E4M3FNUZ", 8, np.uint8),
         ("F8_E5M2FNUZ", 8, np.uint8),
         ("I16", 16, np.int16),
@@ -79,7 +82,8 @@ class TensorFile(ABC):
     def read(self, name: str) -> NDArray[Any]:
         """Read one array, in the shape of its entry.
 
-        BF16 comes as ml_dtypes.bfloat16; 8-bit floats and BOOL come as uint8; F4 comes packed, uint8 [..., K/2].
+        BF16 comes as ml_dtypes.bfloat16; 8-bit floats and BOOL come as uint8; codes of fewer bits come packed, uint8
+        [..., K * bits / 8].
         """
 
     @abstractmethod
@@ -118,8 +122,13 @@ class TensorFile(ABC):
 
 
 def stored_shape(dtype: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of the array that holds a tensor: half as long in its last dimension for F4, else its own."""
-    return (*shape[:-1], shape[-1] // 2) if dtype == "F4" else shape
+    """Shape of the array that holds a tensor: that of its bytes for packed codes, else its own."""
+    return (*shape[:-1], shape[-1] * DTYPES[dtype].bits // 8) if is_packed(dtype) else shape
+
+
+def is_packed(dtype: str) -> bool:
+    """Return True if an element has fewer bits than a byte, so that a shape of elements is not one of bytes."""
+    return dtype in DTYPES and DTYPES[dtype].bits < 8
 
 
 def byte_count(dtype: str, shape: tuple[int, ...]) -> int:
@@ -137,8 +146,8 @@ def misshapen(dtype: str, shape: Any) -> str:
         return f"{len(shape)} dimensions"
     if math.prod(max(size, 1) for size in shape) * DTYPES[dtype].bits > 8 * np.iinfo(np.intp).max:
         return "a shape of more bytes than can be addressed"
-    if dtype == "F4" and (not shape or shape[-1] % 2):
-        return "a row of F4 that ends inside a byte"
+    if is_packed(dtype) and (not shape or shape[-1] * DTYPES[dtype].bits % 8):
+        return f"a row of {dtype} that ends inside a byte"
     return ""
 
 

@@ -17,7 +17,7 @@ from fp4ref.checkpoints.float_scales import EXPONENTS, FloatScales
 from fp4ref.checkpoints.transfer.scales import StoredScale
 from fp4ref.checkpoints.transfer.weights import Weight
 from fp4ref.errors import DomainError
-from fp4ref.files.tensors import DTYPES, byte_count
+from fp4ref.files.tensors import DTYPES, byte_count, is_packed
 from fp4ref.layout import LINEAR, Layout
 from fp4ref.packings import CANONICAL, HIGH_FIRST, LOW_FIRST, packed_shape, repack
 
@@ -189,7 +189,7 @@ class PlacedWeight:
     def _dtype(self, role: str, place: StoredRole, usual: str = "") -> str:
         """Return the element type of a role: that of the origin, else the usual one if the convention takes it."""
         kept = self.own.get("parts", {}).get(role, {}).get("dtype", usual)
-        if kept == "F4":
+        if is_packed(kept):
             kept = ""  # a shape of elements and not of bytes
         return kept if kept in place.dtypes else place.dtypes[0]
 

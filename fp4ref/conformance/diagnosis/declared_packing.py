@@ -15,7 +15,7 @@ from fp4ref.conformance.diagnosis.diagnose import diagnose
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.judge.cases import compare_direction
-from fp4ref.conformance.mistakes.record import Slot
+from fp4ref.conformance.mistakes.record import Cause, Slot
 from fp4ref.conformance.subjects.packed import packing_of
 from fp4ref.conformance.subjects.subject import golden
 from fp4ref.formats import Codes
@@ -49,8 +49,15 @@ def diagnose_packed(declared: Declaration, evidence: Evidence, seconds: float) -
     if all(_equal(case, got, declared) for case, got in read):
         return Diagnosis(conforms=False, explanations=(own,), first_stage=own.stage)
     found = diagnose(spec, declared.scale_layout, read, seconds)
-    more = [replace(e, names=(*own.names, *e.names), text=f"{text}; {e.text}") for e in found.explanations]
+    more = [
+        replace(e, names=(*own.names, *e.names), causes=_with(own, e), text=f"{text}; {e.text}")
+        for e in found.explanations
+    ]
     return replace(found, explanations=tuple(more), partial=found.partial if more else own)
+
+
+def _with(own: Explanation, other: Explanation) -> tuple[Cause, ...]:
+    return (*own.each, *other.each) if other.each else ()
 
 
 def _high_first(declared: Declaration, evidence: Evidence, seconds: float) -> Diagnosis:
@@ -60,7 +67,10 @@ def _high_first(declared: Declaration, evidence: Evidence, seconds: float) -> Di
     if all(_equal(case, got, declared) for case, got in read):
         return Diagnosis(conforms=False, explanations=(own,), first_stage=own.stage)
     found = diagnose(evidence[0][0].spec, declared.scale_layout, read, seconds)
-    more = [replace(e, names=(*own.names, *e.names), text=f"{HIGH_FIRST}; {e.text}") for e in found.explanations]
+    more = [
+        replace(e, names=(*own.names, *e.names), causes=_with(own, e), text=f"{HIGH_FIRST}; {e.text}")
+        for e in found.explanations
+    ]
     return replace(found, explanations=tuple(more), partial=found.partial if more else own)
 
 

@@ -89,11 +89,12 @@ def tables(spec: Spec) -> Iterator[tuple[str, str, Floats]]:
         yield "flush", "the subnormal code is decoded as 0", _signed([0, 0, *right[2:]])
         yield "subnormal", "the subnormal code is decoded as a normal one", _signed([0, 0.75, *right[2:]])
         return
-    kinds = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "int8", "uint8")
-    for name in kinds:
+    floats = {
+        kind: np.dtype(getattr(ml_dtypes, f"float8_{kind}")) for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")
+    }
+    for name, kind in (floats | {"int8": np.dtype(np.int8), "uint8": np.dtype(np.uint8)}).items():
         with np.errstate(all="ignore"):
-            kind = np.dtype(name if name.endswith("int8") else getattr(ml_dtypes, name))
-            yield name.removeprefix("float8_"), f"codes are decoded as {name}", _all(kind)
+            yield name, f"codes are decoded as {kind.name}", _all(kind)
 
 
 def _all(kind: np.dtype[Any]) -> Floats:

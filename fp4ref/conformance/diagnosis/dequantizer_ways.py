@@ -186,7 +186,7 @@ FORMS: tuple[tuple[str, str, Form], ...] = (
 
 def _globals(spec: Spec) -> Iterator[Way]:
     most = top(spec)
-    for name, text, decode in (
+    scales: tuple[tuple[str, str, Map], ...] = (
         ("global-missing", "the global scale is not applied", np.ones_like),
         ("global-upside-down", "the global scale is 2688 / amax instead of amax / 2688", lambda a: most / a),
         ("global-amax", "the global scale is amax itself", lambda a: a),
@@ -200,11 +200,14 @@ def _globals(spec: Spec) -> Iterator[Way]:
         ("global-squared", "the global scale is applied twice", lambda a: (a / most) * (a / most)),
         ("global-reciprocal", "the global scale is amax * (1 / 2688)", lambda a: a * (F(1) / most)),
         ("global-encode", "the global scale is 1 / (2688 / amax)", lambda a: F(1) / (most / a)),
-    ):
+    )
+    *others, reciprocal, encode = scales
+    for name, text, decode in others:
+        as_amax = lambda a, decode=decode: decode(a) * most  # noqa: E731
         yield Way(name, Slot.GLOBAL, text, decode=decode)
-        if not name.endswith(("reciprocal", "encode")):
-            as_amax = lambda a, decode=decode: decode(a) * most  # noqa: E731
-            yield Way(name, Slot.GLOBAL, text, partial(_other_amax, as_amax))
+        yield Way(name, Slot.GLOBAL, text, partial(_other_amax, as_amax))
+    for name, text, decode in (reciprocal, encode):  # right but for a rounding, which no other amax makes
+        yield Way(name, Slot.GLOBAL, text, decode=decode)
 
 
 def _scale_bytes(mx: bool) -> Iterator[tuple[str, str, Callable[[Codes], Codes]]]:

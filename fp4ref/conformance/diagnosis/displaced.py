@@ -91,12 +91,12 @@ def scales_elsewhere() -> Iterator[Mistake]:
 
 def scales_used_elsewhere() -> Iterator[Mistake]:
     """Yield the mistakes that elements are scaled by the decoded scale of another block; bytes are right."""
-    for axis, word, counts in ((1, "block", ACROSS), (0, "row of blocks", ROWS)):
+    for axis, short, word, counts in ((1, "block", "block", ACROSS), (0, "row", "row of blocks", ROWS)):
         for count in counts:
             for way, sign, step in (("before", "-", count), ("after", "+", -count)):
                 text = f"elements are scaled with the scale of {word} {sign} {count}; the scale bytes are right"
                 used = partial(_within, step, axis=axis)
-                name = f"encode-of-{word.partition(' ')[0]}-{count}-{way}"
+                name = f"encode-of-{short}-{count}-{way}"
                 yield known(Slot.ENCODE, name, text, used_scale=used, whole=True)
 
 
@@ -127,7 +127,7 @@ def rows_read() -> Iterator[Mistake]:
         for way, sign, by in (("before", "-", count), ("after", "+", -count)):
             text = f"row {sign} {count} of x is read"
             values = partial(np.roll, shift=by, axis=0)
-            yield known(Slot.INPUT, f"input-of-row-{count}-{way}", text, values=values, whole=True)
+            yield known(Slot.INPUT, f"input-of-row-{count}-{way}", text, breaks=("NUM-4",), values=values, whole=True)
 
 
 def constant_codes(code: int) -> Mistake:
@@ -250,9 +250,9 @@ def _of_sign(mistake: Mistake, negative: bool, kernel: Kernel) -> Kernel | None:
     return kernel.but(value=same, code=same, round=rounded)
 
 
-def recoded(name: str, text: str, codes: Codes2) -> Mistake:
-    """Return a mistake in the order of codes, or in what is written of them."""
-    return _mistake(name, Slot.PACKING, text, codes=codes)
+def recoded(name: str, text: str, codes: Codes2, *, fills: bool = False) -> Mistake:
+    """Return a mistake in the order of codes, or in what is written of them. fills: spare bits hold codes, too."""
+    return replace(_mistake(name, Slot.PACKING, text, codes=codes), fills=fills)
 
 
 def _mistake(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fp4ref.conformance.diagnosis.stages import StageFinding
+from fp4ref.conformance.mistakes.record import Cause
 from fp4ref.spec import Spec
 
 LISTED = 3  # tensors that are named before the others are counted
@@ -19,7 +20,8 @@ class Explanation:
     names: of the mistakes in the library, or `profile NAME`. stage: the first one. text: a sentence. except_on: classes
     of special input whose bytes it does not make; empty: it makes every byte. place: where it holds, in words; empty:
     everywhere. differs: what a profile does otherwise than the specification. spared: it would change bytes of some
-    classes of which none differs; the sentence leaves them out.
+    classes of which none differs; the sentence leaves them out. causes: each of the mistakes with its stage and the
+    rules that it breaks; empty where that is not known of several.
     """
 
     names: tuple[str, ...]
@@ -30,6 +32,16 @@ class Explanation:
     place: str = ""
     differs: str = ""
     spared: bool = False
+    causes: tuple[Cause, ...] = ()
+
+    @property
+    def each(self) -> tuple[Cause, ...]:
+        """The mistakes one by one; empty where their stages are not known."""
+        return self.causes or (tuple(Cause(name, self.stage) for name in self.names) if len(self.names) == 1 else ())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the explanation as JSON data."""
+        return vars(self) | {"causes": [cause._asdict() for cause in self.each]}
 
     @property
     def complete(self) -> bool:
@@ -96,8 +108,8 @@ class Diagnosis:
         """Return the diagnosis as JSON data."""
         return {
             "explained": self.explained,
-            "explanations": [vars(item) for item in self.explanations],
-            "partial": None if self.partial is None else vars(self.partial),
+            "explanations": [item.to_json() for item in self.explanations],
+            "partial": None if self.partial is None else self.partial.to_json(),
             "first_stage": self.first_stage,
             "stages": [vars(finding) for finding in self.findings],
             "profiles": list(self.profiles),

@@ -21,7 +21,7 @@ from fp4ref.conformance.diagnosis.sentences import PADDING
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.mistakes.kernel import kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, fits, scale_readers
-from fp4ref.conformance.mistakes.record import Slot
+from fp4ref.conformance.mistakes.record import Cause, Slot
 from fp4ref.conformance.subjects.subject import POISON, Declaration, expected_values, golden, poisoned
 from fp4ref.layout import layout
 
@@ -60,8 +60,10 @@ def _moved(place: ScaleReader, source: ScaleReader, padding: Padding) -> KnownOp
     read = f"source-{source.name}", source.stage, f"the source is read wrongly: {source.text}"
     parts += [read] if source.name else []
     parts += [(PADDING[0], Slot.PADDING, padding.text)] if padding.text else []
-    names, stages, texts = zip(*parts, strict=True) if parts else ((), (Slot.LAYOUT,), ())
-    return KnownOperation(tuple(names), stages[0], "; ".join(texts), partial(_placed, place, source, padding))
+    causes = tuple(Cause(name, stage) for name, stage, _ in parts)
+    names, stages = tuple(cause.name for cause in causes), [*(stage for _, stage, _ in parts), Slot.LAYOUT]
+    said, made = "; ".join(text for *_, text in parts), partial(_placed, place, source, padding)
+    return KnownOperation(names, stages[0], said, made, causes)
 
 
 PADDINGS = Padding(""), Padding("padding is that of the source instead of 0", POISON)
@@ -120,7 +122,9 @@ def _measured_places(declared: Declaration, results: Sequence[Result], seconds: 
     found = diagnose(results[0][0].spec, declared.scale_layout, evidence, seconds)
     given = {id(case): got for case, got in results}
     for told in found.explanations:
-        yield KnownOperation(told.names, Slot(told.stage), told.text, lambda case, declared: given[id(case)])
+        yield KnownOperation(
+            told.names, Slot(told.stage), told.text, lambda case, declared: given[id(case)], told.causes
+        )
 
 
 def _placed(

@@ -35,7 +35,8 @@ from fp4ref.conformance.families import Case
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import Kernel, Map, Turn, kernel_of
 from fp4ref.conformance.mistakes.places import EVERYWHERE, Place
-from fp4ref.conformance.mistakes.record import Mistake, Slot
+from fp4ref.conformance.mistakes.record import Cause, Mistake, Slot
+from fp4ref.conformance.mistakes.transforms import MATRIX
 from fp4ref.conformance.subjects.subject import Declaration, expected_values, golden, signs, transform_input
 from fp4ref.formats import F
 from fp4ref.layout import layout
@@ -98,7 +99,7 @@ def _search(declared: Declaration, results: Sequence[Result], tick: Deadline) ->
             tick()
             if _explains(item, declared, results, tick):
                 count += 1
-                yield Explanation(item.names, item.stage.value, item.text)
+                yield Explanation(item.names, item.stage.value, item.text, causes=item.causes)
             if count >= KEPT:
                 break
         if not count and first:
@@ -120,7 +121,7 @@ def _measured_everywhere(declared: Declaration, results: Sequence[Result], tick:
     if declared.operation == "dequantize":
         for item in _measured_values(declared, results, [()], tick):
             if _explains(item, declared, results, tick):
-                yield Explanation(item.names, item.stage.value, item.text)
+                yield Explanation(item.names, item.stage.value, item.text, causes=item.causes)
 
 
 def _measured_inside(declared: Declaration, results: Sequence[Result], tick: Deadline) -> Iterator[KnownOperation]:
@@ -211,7 +212,8 @@ def _order(way: Way) -> int:
 
 def _ways(*several: Way) -> KnownOperation:
     names, text = tuple(way.name for way in several), "; ".join(way.text for way in several)
-    return KnownOperation(names, several[0].stage, text, partial(dequantizing.made, several))
+    causes = tuple(Cause(way.name, way.stage) for way in several)
+    return KnownOperation(names, several[0].stage, text, partial(dequantizing.made, several), causes)
 
 
 def _measured_values(
@@ -263,12 +265,13 @@ def _transforms(declared: Declaration, results: Sequence[Result], tick: Deadline
 
         mask = measured_values.signs_of(matrix)
         made = whole if mask is None else partial(_turned, Turn(mask))
-        yield [KnownOperation((name,), Slot.HADAMARD, text, made)]
+        yield [KnownOperation((name,), Slot.HADAMARD, text, made, (Cause(name, Slot.HADAMARD, MATRIX),))]
 
 
 def _transform(mistakes: Sequence[Mistake], changed: Kernel) -> KnownOperation:
     names, text = tuple(mistake.name for mistake in mistakes), "; ".join(mistake.text for mistake in mistakes)
-    return KnownOperation(names, Slot.HADAMARD, text, partial(_turned, changed.transform))
+    causes = tuple(mistake.cause for mistake in mistakes)
+    return KnownOperation(names, Slot.HADAMARD, text, partial(_turned, changed.transform), causes)
 
 
 @np.errstate(all="ignore")

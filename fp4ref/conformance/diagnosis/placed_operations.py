@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fp4ref.conformance.diagnosis.explanations import Explanation
 from fp4ref.conformance.diagnosis.placed_results import KnownResult, ResultSite, explained
 from fp4ref.conformance.families import Case
-from fp4ref.conformance.mistakes.record import Slot
+from fp4ref.conformance.mistakes.record import Cause, Slot
 from fp4ref.conformance.mistakes.result_places import result_mistakes
 from fp4ref.conformance.subjects.subject import Declaration, expected_values, golden
 from fp4ref.layout import layout
@@ -28,13 +28,14 @@ CALLED = {"dequantize": "values", "to_layout": "scale bytes", "hadamard": "value
 class KnownOperation(NamedTuple):
     """Mistakes, one or two: their names, the first one's stage, a sentence, and what they make of a case.
 
-    made gives None where they mean nothing.
+    made gives None where they mean nothing. causes: each of them, where their stages are known.
     """
 
     names: tuple[str, ...]
     stage: Slot
     text: str
     made: Callable[[Case, Declaration], Values | None]
+    causes: tuple[Cause, ...] = ()
 
 
 def in_places(
@@ -79,7 +80,7 @@ class _PlacedOperations:
     def mistakes(self, known: Sequence[KnownOperation]) -> Iterator[KnownResult]:
         """Yield mistakes of the operation, then those in where a result is written."""
         for item in known:
-            yield KnownResult(item.names, item.stage.value, item.text, partial(self._made, item))
+            yield KnownResult(item.names, item.stage.value, item.text, partial(self._made, item), causes=item.causes)
         operation = self.declared.operation
         for name, text, change in result_mistakes(numbers=operation != "to_layout"):
             said = text.format(CALLED[operation])

@@ -18,6 +18,7 @@ from fp4ref.conformance.diagnosis.explanations import Explanation
 from fp4ref.conformance.diagnosis.likely_place import confined
 from fp4ref.conformance.diagnosis.place_rounds import Bools, Marked, drawn, learnt
 from fp4ref.conformance.mistakes.places import Place, PlaceAxis, Tensor, Units, units_of
+from fp4ref.conformance.mistakes.record import Cause
 from fp4ref.formats import F
 
 Values = NDArray[Any]
@@ -77,6 +78,7 @@ class KnownResult(NamedTuple):
     """A mistake: its names, its stage, a sentence, and its result at a site, None where it means nothing.
 
     tells: returns True at sites where its result is exact. own: the coordinate that it is about, if it is one.
+    causes: each of several mistakes, where their stages are known.
     """
 
     names: tuple[str, ...]
@@ -85,6 +87,7 @@ class KnownResult(NamedTuple):
     made: Callable[[int], Values | None]
     tells: Callable[[int], bool] = _always
     own: PlaceAxis | None = None
+    causes: tuple[Cause, ...] = ()
 
     def foreign(self, place: Place) -> bool:
         """Return True if a place is about another coordinate."""
@@ -116,13 +119,15 @@ def explained(
         elif len(somewhere) < KEPT and not everywhere:
             somewhere.append((mistake, marked))
     if everywhere:
-        return [Explanation(mistake.names, mistake.stage, mistake.text) for mistake in everywhere]
+        return [
+            Explanation(mistake.names, mistake.stage, mistake.text, causes=mistake.causes) for mistake in everywhere
+        ]
     found: list[tuple[float, bool, int, Explanation]] = []
     for number, (mistake, marked) in enumerate(somewhere):
         place = learnt(marked, tick, by_element=by_element)
         if place is not None and place.predicates:
             text = f"{mistake.text}, {place.text}"
-            told = Explanation(mistake.names, mistake.stage, text, place=place.text)
+            told = Explanation(mistake.names, mistake.stage, text, place=place.text, causes=mistake.causes)
             found.append((place.bits, mistake.foreign(place), number, told))
     if not found:
         found = [(0.0, False, n, one) for n, one in enumerate(_in_some_cases(len(sites), somewhere))]
@@ -135,7 +140,9 @@ def _in_some_cases(count: int, somewhere: Sequence[tuple[KnownResult, list[Marke
         inside = sum(bool(own.any()) for _, own, _ in marked)
         if not any(own.any() and outside.any() for _, own, outside in marked):
             place = f"in {inside} of {count} cases only"
-            yield Explanation(mistake.names, mistake.stage, f"{mistake.text}, {place}", place=place)
+            yield Explanation(
+                mistake.names, mistake.stage, f"{mistake.text}, {place}", place=place, causes=mistake.causes
+            )
 
 
 def _marked(sites: Sequence[ResultSite], mistake: KnownResult, tick: Callable[[], None]) -> list[Marked] | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fp4ref.conformance.explain.formulas import formula
-from fp4ref.conformance.mistakes.scales import ROUNDINGS
+from fp4ref.conformance.mistakes.rounding_words import ROUNDINGS, RoundingWords
 from fp4ref.formats import Codec
 from fp4ref.spec import Amax, Granularity, Spec, Subnormals
 
@@ -64,8 +64,8 @@ def _codecs(what: str, own: Codec, other: Codec) -> Iterator[str]:
     if own.format != other.format:
         yield f"{what} are {other.format.name.upper()}"
     if own.rounding != other.rounding:
-        words = dict(ROUNDINGS).get(other.rounding, f"rounded {other.rounding}")
-        yield f"{words} when {what} are rounded" if words.startswith("ties") else f"{what} are {words}"
+        known = {words.rounding: words for words in ROUNDINGS}
+        yield known.get(other.rounding, RoundingWords(other.rounding, f"rounded {other.rounding}")).of(what, "are")
     if own.sign != other.sign:
         yield f"the sign of {what} is taken otherwise ({other.sign})"
     if own.nan != other.nan:

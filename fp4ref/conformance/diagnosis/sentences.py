@@ -13,17 +13,17 @@ from fp4ref.conformance.diagnosis.hypotheses import ORDER, Hypothesis
 from fp4ref.conformance.diagnosis.padding import padding_text, spare_text
 from fp4ref.conformance.diagnosis.profile_words import differences
 from fp4ref.conformance.diagnosis.special_input import Special
-from fp4ref.conformance.diagnosis.turned_codes import FILLING
+from fp4ref.conformance.families.rules import SPARE as SPARE_RULES
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
 from fp4ref.conformance.mistakes.kernel import kernel_of
-from fp4ref.conformance.mistakes.pitches import CODES_AT_PITCH
 from fp4ref.conformance.mistakes.readers import DECLARED
-from fp4ref.conformance.mistakes.record import Mistake, Slot
+from fp4ref.conformance.mistakes.record import Cause, Mistake, Slot
 from fp4ref.conformance.mistakes.sides import code_side
 from fp4ref.spec import Spec
 
 PADDING = ("padding", "padding bytes of the scales are not zero")
 SPARE = {4: ("spare-nibble", "spare nibbles are not zero"), 6: ("spare-bits", "spare bits of rows are not zero")}
+OF_SPARE = {bits: (rule,) for bits, rule in SPARE_RULES.items()}
 
 
 def told(
@@ -36,34 +36,33 @@ def told(
     Rules: CNF-50.
     """
     differs = ""
-    said = [(mistake.name, mistake.stage, _located(mistake)) for mistake in hypothesis.mistakes]
+    said = [(mistake.cause, _located(mistake)) for mistake in hypothesis.mistakes]
     main = [part for part, mistake in zip(said, hypothesis.mistakes, strict=True) if not mistake.special]
     rest = [part for part, mistake in zip(said, hypothesis.mistakes, strict=True) if mistake.special]
-    readers = [(r.name, r.stage, r.text) for r in (hypothesis.data, hypothesis.scales) if r.name]
+    readers = [(Cause(r.name, r.stage), r.text) for r in (hypothesis.data, hypothesis.scales) if r.name]
     parts = [*main, *readers, *rest]
     if hypothesis.profile:
         differs = differences(spec, PROFILES[hypothesis.profile])
-        parts.insert(0, (f"profile {hypothesis.profile}", Slot.SCALE, f"it is {hypothesis.profile} ({differs})"))
+        own = Cause(f"profile {hypothesis.profile}", Slot.SCALE, profile=hypothesis.profile)
+        parts.insert(0, (own, f"it is {hypothesis.profile} ({differs})"))
     if in_padding:
         held = padding_text([item for item in items if item.size]) if hypothesis.scales is DECLARED else ""
-        parts.append((PADDING[0], Slot.PADDING, f"{PADDING[1]}: {held}" if held else PADDING[1]))
-    filled = hypothesis.data.fills or any(_fills_spare_bits(mistake.name) for mistake in hypothesis.mistakes)
+        parts.append((Cause(PADDING[0], Slot.PADDING), f"{PADDING[1]}: {held}" if held else PADDING[1]))
+    filled = hypothesis.data.fills or any(mistake.fills for mistake in hypothesis.mistakes)
     if not filled and any(item.spare() for item in items):
         name, text = SPARE[spec.element.format.bits]
         odd = [item for item in items if item.size and item.columns % 2]
         held = spare_text(odd) if spec.element.format.bits == 4 and hypothesis.data is LOW_FIRST else ""
-        parts.append((name, Slot.PACKING, f"{text}: {held}" if held else text))
-    names, stages, texts = zip(*parts, strict=True) if parts else ((), (), ())
-    stage = min(stages, key=ORDER.index).value if stages else ""
+        spare = Cause(name, Slot.PACKING, OF_SPARE[spec.element.format.bits])
+        parts.append((spare, f"{text}: {held}" if held else text))
+    causes, texts = zip(*parts, strict=True) if parts else ((), ())
+    stage = min((cause.stage for cause in causes), key=ORDER.index, default="")
     place = "; ".join(dict.fromkeys(mistake.place for mistake in hypothesis.mistakes if mistake.place))
     spared = [kind for kind in except_on if not any(item.differs_on(Special(kind)) for item in items)]
     text = "; ".join(texts) + (f", but not on {', '.join(spared)}, where no byte differs" if spared else "")
     left = tuple(kind for kind in except_on if kind not in spared)
-    return Explanation(tuple(names), stage, text, left, hypothesis.profile, place, differs, bool(spared))
-
-
-def _fills_spare_bits(name: str) -> bool:
-    return name in FILLING or name.startswith(CODES_AT_PITCH)
+    names = tuple(cause.name for cause in causes)
+    return Explanation(names, str(stage), text, left, hypothesis.profile, place, differs, bool(spared), causes)
 
 
 def _located(mistake: Mistake) -> str:

@@ -77,7 +77,8 @@ def by_stages(spec: Spec, items: Sequence[Item], parts: Sequence[Part], deadline
 
     # Right bytes are seen without a search, so that a search that runs out of time does not count as a difference.
     maxima = found(_maxima, base) or [base] * all(_right_maxima(item) for item in items)
-    for start in dict.fromkeys([*maxima[:2], *maxima[-2:]]) if maxima else [base]:
+    enough = [one for one in maxima if found(_right_bytes, one)] if len(maxima) > 1 else []
+    for start in enough[:2] or dict.fromkeys([*maxima[:2], *maxima[-2:]]) or [base]:
         scales = found(explained_scales, start) or [base] * (
             start is base and all(right_scales(item) for item in items)
         )
@@ -113,6 +114,11 @@ def _global_scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list
     return [
         changed for changed in with_each(start, known) if changed is not start and right_codes(changed, parts, tick)
     ]
+
+
+def _right_bytes(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothesis]:
+    """Return the hypothesis if it makes the candidate's scale bytes as well, so that no second cause is needed."""
+    return [start] if read_as(start, parts, [DECLARED], tick) else []
 
 
 def _right_maxima(item: Item) -> bool:

@@ -14,9 +14,6 @@ from fp4ref.formats import Codes
 
 GROUPS = (2, 4, 8, 16)
 GROUPS_OF_SIGNS = (1, 2, 4, 8)
-SWAPPED_WITH_SPARE = "codes-swapped-spare"
-HIGH_FIRST = "codes-high-bits-first"
-FILLING = {SWAPPED_WITH_SPARE, HIGH_FIRST}  # which leave codes in spare bits
 SIX = 6  # bits of a code, in which the order of bits within bytes is a choice of its own
 
 
@@ -24,16 +21,12 @@ def codes_turned() -> Iterator[Mistake]:
     """Yield codes in another order, or in other bits, of a group."""
     nibbles = "the two nibbles of a byte are exchanged"
     yield recoded("codes-swapped", nibbles, partial(_reversed, 2, False))
-    yield recoded(SWAPPED_WITH_SPARE, f"{nibbles}, a spare one as well", _swapped_with_spare)
-    for name, text, bits in (
-        (
-            HIGH_FIRST,
-            "6-bit codes are stored from the highest bit of each byte down, not from the lowest up",
-            _high_first,
-        ),
-        ("codes-bytes-reversed", "the three bytes of four 6-bit codes are in reverse order", _three_reversed),
-    ):
-        yield Mistake(name, Slot.PACKING, text, partial(_repacked, bits))
+    yield recoded("codes-swapped-spare", f"{nibbles}, a spare one as well", _swapped_with_spare, fills=True)
+    high_first = "6-bit codes are stored from the highest bit of each byte down, not from the lowest up"
+    reversed_three = "the three bytes of four 6-bit codes are in reverse order"
+    high, three = (partial(_repacked, bits) for bits in (_high_first, _three_reversed))
+    yield Mistake("codes-high-bits-first", Slot.PACKING, high_first, high, fills=True)
+    yield Mistake("codes-bytes-reversed", Slot.PACKING, reversed_three, three)
     for text, name, move in (
         ("column - 1", "before", partial(np.roll, shift=1, axis=1)),
         ("column + 1", "after", partial(np.roll, shift=-1, axis=1)),

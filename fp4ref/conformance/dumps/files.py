@@ -30,7 +30,7 @@ from fp4ref.conformance.dumps.form import (
 from fp4ref.conformance.dumps.writing import planned, write_dump
 from fp4ref.errors import DomainError, DTypeError, LayoutError
 from fp4ref.files import TensorFile, open_tensors
-from fp4ref.files.tensors import misshapen, quoted, shown, stored_shape
+from fp4ref.files.tensors import DTYPES, misshapen, quoted, shown, stored_shape
 from fp4ref.layout import LINEAR, layout, scale_layouts
 from fp4ref.packings import CANONICAL
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized, matrix_shape
@@ -39,7 +39,6 @@ from fp4ref.spec import Spec
 __all__ = ["Dump", "DumpFile", "DumpPlan", "entry_name", "part_shapes", "planned", "read_dump", "write_dump"]
 
 TYPES = {stored: dtype for dtype, stored in STORED.items()}
-FORMATS = {"F4": "e2m1", "F8_E4M3": "e4m3", "F8_E5M2": "e5m2", "F8_E8M0": "e8m0"}
 
 
 def read_dump(
@@ -253,7 +252,7 @@ class _Tensor:
         if part == "amax":
             return ["F32"]
         form = {"data": self._spec.element.format.name, "scales": self._spec.scale.format.name}.get(part)
-        return ["U8", "I8", *(name for name, stored in FORMATS.items() if stored == form)]
+        return ["U8", "I8", *(name for name, stored in DTYPES.items() if form and stored.codes == form)]
 
     def _misplaced(
         self, label: str, found: tuple[int, ...], shape: tuple[int, ...], direction: Direction

@@ -5,7 +5,7 @@ A wrong maximum makes other scales, and a wrong scale other codes; these are the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -133,6 +133,7 @@ def at_fault(
     if compared.amax and _subnormal(matrix[slice(0, rows), slice(0, columns)]).any():
         found.add(Stage.SUBNORMAL)
     parts: set[Stage] = set()  # what the wrong codes are
+    under_own: list[Codes] = []  # codes of the whole matrix under the candidate's own scales
     wrong_scales = wrong_codes = False
     for tile in tiles(matrix.shape, spec.block):
         scales, codes = scales_of(linear.scales, tile, spec), codes_of(got.data, tile, spec)
@@ -149,6 +150,7 @@ def at_fault(
         if wrong.any():
             bits = None if random_bits is None else random_bits[tile]
             y, made = _codes(matrix, tile, spec, direction, own_amax, scales, bits)
+            under_own += [made] if made.shape == matrix.shape else []
             differs = split(unequal(spec.element, codes, made, spec), spec.block)
             wrong = wrong & differs.any(axis=(2, 3))
             differs &= wrong[:, :, None, None]
@@ -162,7 +164,9 @@ def at_fault(
         moved = any(np.array_equal(_sorted(stored), _sorted(part.scales)) for part in (expected, own))
         found.add(Stage.PLACE if moved else Stage.SCALE)
     if wrong_codes:
-        moved = _reordered(np.asarray(got.data), (expected.data, own.data), matrix.shape, spec)
+        whole = slice(0, rows), slice(0, columns)
+        every = [*(codes_of(part.data, whole, spec) for part in (expected, own)), *under_own]
+        moved = _reordered(np.asarray(got.data), every, matrix.shape, spec)
         found |= {Stage.PACKING} if moved else {Stage.CODE, *parts}
     if found & {Stage.SCALE, Stage.CODE} and _special(own, spec, x.dtype):
         found.add(Stage.SPECIAL_AMAX)
@@ -258,14 +262,12 @@ def _sorted(scales: Codes) -> Codes:
     return np.asarray(flat[flat != 0])
 
 
-def _reordered(got: Codes, wanted: Iterable[Codes], shape: tuple[int, int], spec: Spec) -> bool:
-    """Return True if a known order of the codes makes any of the wanted ones."""
-    tile = slice(0, shape[0]), slice(0, shape[1])
-    every = [codes_of(data, tile, spec) for data in wanted]
+def _reordered(got: Codes, wanted: Sequence[Codes], shape: tuple[int, int], spec: Spec) -> bool:
+    """Return True if a known order of the codes makes any of the wanted ones, [rows, columns]."""
     for reader in DATA_READERS if spec.element.format.bits == 4 else ():
         found = reader.read(got, shape, spec.element.format) if reader.stage is Slot.PACKING else None
         if found is None:
             continue
-        if any(found.shape == codes.shape and ((found == codes) | (found == LOST)).all() for codes in every):
+        if any(found.shape == codes.shape and ((found == codes) | (found == LOST)).all() for codes in wanted):
             return True
     return False

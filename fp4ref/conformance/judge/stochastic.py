@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,20 +145,41 @@ def frequency(of: Bin, alpha: float, share: Share | None = None) -> ChanceCount:
     return ChanceCount(f"away at frac {of.least:.6g}", of.away, of.n, low, high)
 
 
-# Pairs of elements in one direction: name, rows and columns between the two, and rows modulo 2 and columns modulo 32 of
-# the first. No element is in two pairs of a name, so that independent draws make independent pairs.
+class Pair(StrEnum):
+    """Which two elements are compared."""
+
+    GROUP = "in a group of four"
+    GROUPS = "in two groups of a block"
+    BLOCKS = "in two blocks of a row"
+    ROWS = "in two rows"
+    PLACES = "in both directions, the same place"
+    ELEMENTS = "in both directions, the same element"
+
+
+class PairsOf(NamedTuple):
+    """The pairs of one kind, of a direction or between both."""
+
+    pair: Pair
+    direction: Direction | None = None
+
+    @property
+    def text(self) -> str:
+        """Both in words."""
+        return self.pair.value if self.direction is None else f"{self.direction}, {self.pair.value}"
+
+
+# Pairs of elements in one direction: which, rows and columns between the two, and rows modulo 2 and columns modulo 32
+# of the first. No element is in two pairs of a kind, so that independent draws make independent pairs.
 ALIKE = (
-    ("in a group of four", 0, 1, (0, 1), tuple(range(0, 32, 2))),
-    ("in two groups of a block", 0, 4, (0, 1), (*range(4), *range(8, 12), *range(16, 20), *range(24, 28))),
-    ("in two blocks of a row", 0, 16, (0, 1), tuple(range(16))),
-    ("in two rows", 1, 0, (0,), tuple(range(32))),
+    (Pair.GROUP, 0, 1, (0, 1), tuple(range(0, 32, 2))),
+    (Pair.GROUPS, 0, 4, (0, 1), (*range(4), *range(8, 12), *range(16, 20), *range(24, 28))),
+    (Pair.BLOCKS, 0, 16, (0, 1), tuple(range(16))),
+    (Pair.ROWS, 1, 0, (0,), tuple(range(32))),
 )
-BOTH_PLACES = "in both directions, the same place"
-BOTH_ELEMENTS = "in both directions, the same element"
 
 
-def pairs(calls: Sequence[Mapping[Direction, Rounded]]) -> Iterator[tuple[str, Mask, Mask]]:
-    """Names, and for the first and the second of each pair of halfway elements whether it was rounded away.
+def pairs(calls: Sequence[Mapping[Direction, Rounded]]) -> Iterator[tuple[PairsOf, Mask, Mask]]:
+    """Kinds of pairs, and for the first and the second of each pair of halfway elements whether it was rounded away.
 
     Rules: SR-11.
     """
@@ -165,19 +187,19 @@ def pairs(calls: Sequence[Mapping[Direction, Rounded]]) -> Iterator[tuple[str, M
         for direction, part in call.items():
             half = part.open & (part.frac == 0.5)
             rows, columns = half.shape
-            for name, down, right, of_rows, of_columns in ALIKE:
+            for pair, down, right, of_rows, of_columns in ALIKE:
                 first = slice(0, max(rows - down, 0)), slice(0, max(columns - right, 0))
                 second = slice(down, rows), slice(right, columns)
                 height, width = half[first].shape
                 chosen = np.isin(np.arange(height) % 2, of_rows)[:, None] & np.isin(np.arange(width) % 32, of_columns)
                 both = half[first] & half[second] & chosen
-                yield f"{direction}, {name}", part.away[first][both], part.away[second][both]
+                yield PairsOf(pair, direction), part.away[first][both], part.away[second][both]
         if len(call) == 2:
             row, column = call["row"], call["column"]
-            for name, other in ((BOTH_ELEMENTS, _transposed(column)), (BOTH_PLACES, column)):
+            for pair, other in ((Pair.ELEMENTS, _transposed(column)), (Pair.PLACES, column)):
                 if other.open.shape == row.open.shape:
                     both = row.open & other.open & (row.frac == 0.5) & (other.frac == 0.5)
-                    yield name, row.away[both], other.away[both]
+                    yield PairsOf(pair), row.away[both], other.away[both]
 
 
 def _transposed(part: Rounded) -> Rounded:
@@ -210,12 +232,12 @@ class Pairs(NamedTuple):
         return ChanceCount(f"rounded alike, {name}", self.alike, self.n, low, high)
 
 
-def alike(calls: Sequence[Mapping[Direction, Rounded]]) -> dict[str, Pairs]:
-    """Return counts of pairs by name, where there are enough."""
-    found: dict[str, Pairs] = {}
-    for name, first, second in pairs(calls):
-        found[name] = found.get(name, Pairs()).with_(first, second)
-    return {name: counts for name, counts in found.items() if counts.n >= FEWEST}
+def alike(calls: Sequence[Mapping[Direction, Rounded]]) -> dict[PairsOf, Pairs]:
+    """Return counts of pairs by kind, where there are enough."""
+    found: dict[PairsOf, Pairs] = {}
+    for kind, first, second in pairs(calls):
+        found[kind] = found.get(kind, Pairs()).with_(first, second)
+    return {kind: counts for kind, counts in found.items() if counts.n >= FEWEST}
 
 
 def repeated(call: Mapping[Direction, Rounded], same: Collection[Direction], alpha: float) -> list[ChanceCount]:

@@ -61,6 +61,7 @@ PARTS: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
 )
 
 block = partial(known, Slot.BLOCK)
+CUT = ("BLK-1", "BLK-7")  # the rules that blocks of another size break
 
 
 def _one_row(kernel: Kernel) -> bool:
@@ -121,6 +122,7 @@ def _larger(factor: int) -> Iterator[Mistake]:
     yield block(
         f"block-{factor}-across",
         f"{factor} neighbouring blocks of a row share their scale (blocks that much wider)",
+        breaks=CUT,
         block_amax=grouped(1, factor),
         whole=True,
     )
@@ -128,6 +130,7 @@ def _larger(factor: int) -> Iterator[Mistake]:
         f"block-{factor}-down",
         f"{factor} neighbouring blocks of a column share their scale (blocks that much higher)",
         _squares,
+        breaks=CUT,
         block_amax=grouped(factor, 1),
         whole=True,
     )

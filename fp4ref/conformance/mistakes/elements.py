@@ -11,7 +11,8 @@ import numpy as np
 
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import Slot, both, collect, e2m1, eight_bit, known, of, other_than, stochastic
-from fp4ref.conformance.mistakes.scales import E4M3_FNUZ, ROUNDINGS
+from fp4ref.conformance.mistakes.rounding_words import ROUNDINGS
+from fp4ref.conformance.mistakes.scales import E4M3_FNUZ
 from fp4ref.conformance.mistakes.signs import nans, signs, with_codec
 from fp4ref.formats import E2M1, E4M3, E5M2, Codec, Codes, F, Floats, Format, Rounding, grid
 
@@ -118,12 +119,12 @@ def _e5m2(kernel: Kernel) -> bool:
 
 ROUNDED = tuple(
     element(
-        f"element-{rounding}",
-        f"{text} when elements are rounded" if "ties go" in text else f"elements are {text}",
-        other_than("codec", "rounding", rounding),
-        codec=of(partial(with_codec, rounding=rounding)),
+        f"element-{words.rounding}",
+        words.of("elements", "are"),
+        other_than("codec", "rounding", words.rounding),
+        codec=of(partial(with_codec, rounding=words.rounding)),
     )
-    for rounding, text in ROUNDINGS
+    for words in ROUNDINGS
 )
 
 TIES = (

@@ -17,13 +17,15 @@ from fp4ref.reciprocal import reciprocal_approx
 class Factor(NamedTuple):
     """One formula: its name, what an element becomes, and the function.
 
-    uses_scale: it takes s, so that a kernel can also use s before it was rounded to its byte.
+    uses_scale: it takes s, so that a kernel can also use s before it was rounded to its byte. instead: of what it is
+    computed, where that is said as well.
     """
 
     name: str
     text: str
     scaled: ElementForm
     uses_scale: bool = True
+    instead: str = ""
 
 
 def limited(factor: Floats) -> Floats:
@@ -47,7 +49,7 @@ def _exact(x: Floats, s: Floats, g: Floats) -> Floats:
 
 # S_enc is g, s the decoded scale byte
 FACTORS: tuple[Factor, ...] = (
-    Factor("g-over-s", "x * (S_enc / s) instead of x * (1 / (s * (1 / S_enc)))", lambda x, s, g, k: x * limited(g / s)),
+    Factor("g-over-s", "x * (S_enc / s)", lambda x, s, g, k: x * limited(g / s), instead="x * (1 / (s * (1 / S_enc)))"),
     Factor("g-times-rs", "x * (S_enc * (1 / s))", lambda x, s, g, k: x * limited(g * (F(1) / s))),
     Factor("xg-over-s", "(x * S_enc) / s", lambda x, s, g, k: x * g / s),
     Factor("xg-rs", "(x * S_enc) * (1 / s)", lambda x, s, g, k: x * g * (F(1) / s)),
@@ -99,9 +101,7 @@ FACTORS: tuple[Factor, ...] = (
     Factor("narrow-xg", "(x * S_enc in the input's type) / s", lambda x, s, g, k: k.narrow(x * g) / s),
     Factor("no-global", "x / s without S_enc", lambda x, s, g, k: x / s),
     Factor("no-block", "x * S_enc without the block scale", lambda x, s, g, k: x * g, uses_scale=False),
-    Factor(
-        "multiplied", "x * (s * (1 / S_enc)): multiplied instead of divided", lambda x, s, g, k: x * (s * (F(1) / g))
-    ),
+    Factor("multiplied", "x * (s * (1 / S_enc)), a product and no quotient", lambda x, s, g, k: x * (s * (F(1) / g))),
     Factor("g-divided", "x / (s * S_enc): the global scale on the wrong side", lambda x, s, g, k: x / (s * g)),
     Factor("unscaled", "x itself", lambda x, s, g, k: x, uses_scale=False),
     Factor(

@@ -120,10 +120,6 @@ READ = (
         )
         for size in (4, 8, 16, 32)
     ),
-    *(
-        (f"{own}-as-{other}", f"the bits of {own} are read as {other}", partial(as_other_type, own, other))
-        for own, other in (("float16", "bfloat16"), ("bfloat16", "float16"))
-    ),
     ("leading-first", "only the first index of the leading dimension of x is read", first_of_leading),
 )
 
@@ -149,21 +145,28 @@ def cleared(rows: int, columns: int, values: Floats) -> Floats:
     return values
 
 
+of_shape = partial(known, Slot.INPUT, breaks=("NUM-4",))
+of_type = partial(known, Slot.INPUT, breaks=("NUM-1", "NUM-3"))
+of_subnormals = partial(known, Slot.INPUT, breaks=("NUM-5",))
+
+
 def inputs() -> Iterator[Mistake]:
     """Mistakes that change the values before anything is computed."""
-    stage = Slot.INPUT
     for name, text, read in READ:
-        yield known(stage, f"input-{name}", text, alone=True, read=read)
+        yield of_shape(f"input-{name}", text, alone=True, read=read)
+    for own, other in (("float16", "bfloat16"), ("bfloat16", "float16")):
+        text = f"the bits of {own} are read as {other}"
+        yield of_type(f"input-{own}-as-{other}", text, alone=True, read=partial(as_other_type, own, other))
     for name, text, narrow in NARROW:
-        yield known(stage, f"input-{name}", f"inputs are {text} first", values=narrow)
+        yield of_type(f"input-{name}", f"inputs are {text} first", values=narrow)
     for most in (65504, 57344, 448):
         for way, words, change in (
             ("all", "", partial(_limited, most, np.inf)),
             ("finite", "; infinities are kept", partial(_limited, most, float(np.finfo(F).max))),
         ):
             text = f"inputs are limited to -{most:,} to {most:,}{words}"
-            yield known(stage, f"input-limited-{most}-{way}", text, alone=True, values=change)
-    yield known(stage, "input-zeros", "elements are taken as zeros", alone=True, values=np.zeros_like)
+            yield of_type(f"input-limited-{most}-{way}", text, alone=True, values=change)
+    yield of_shape("input-zeros", "elements are taken as zeros", alone=True, values=np.zeros_like)
     for size in SIZES[1:]:
         for way, words, change in (
             ("columns", "columns", partial(cleared, 1, size)),
@@ -182,45 +185,40 @@ def inputs() -> Iterator[Mistake]:
                 f"block maxima miss the {words} past the last multiple of {size}",
                 tails=change,
             )
-        yield known(
-            stage,
+        yield of_shape(
             f"input-columns-{size}",
             f"columns past the last multiple of {size} are taken as zeros",
             values=partial(cleared, 1, size),
         )
-        yield known(
-            stage,
+        yield of_shape(
             f"input-clamped-{size}",
             f"columns past the last multiple of {size} are read from a vector of {size} that ends with the row",
             alone=True,
             values=partial(_clamped, size),
         )
-        yield known(
-            stage,
+        yield of_shape(
             f"input-rows-{size}",
             f"rows past the last multiple of {size} are taken as zeros",
             values=partial(cleared, size, 1),
         )
-    yield known(stage, "input-last-row", "the last row is taken as zeros", values=lambda v: _without(v, -1, None))
-    yield known(stage, "input-last-column", "the last column is taken as zeros", values=lambda v: _without(v, None, -1))
-    yield known(stage, "input-rows-reversed", "rows of x are read in reverse order", values=_from_the_end, whole=True)
-    yield known(
-        stage,
+    yield of_shape("input-last-row", "the last row is taken as zeros", values=lambda v: _without(v, -1, None))
+    yield of_shape("input-last-column", "the last column is taken as zeros", values=lambda v: _without(v, None, -1))
+    yield of_shape("input-rows-reversed", "rows of x are read in reverse order", values=_from_the_end, whole=True)
+    yield of_subnormals(
         "input-flush-half",
         "inputs below 2^-14, the subnormals of float16, are flushed to zero",
         alone=True,
         values=lambda v: np.where(np.abs(v) < F(2.0**-14), np.copysign(F(0), v), v),
     )
-    yield known(stage, "input-flush", "subnormal inputs are flushed to zero", special=True, values=flushed)
-    yield known(
-        stage,
+    yield of_subnormals("input-flush", "subnormal inputs are flushed to zero", special=True, values=flushed)
+    yield of_subnormals(
         "input-flush-unsigned",
         "subnormal inputs are flushed to +0",
         special=True,
         values=lambda v: np.where(np.abs(v) < TINY, F(0), v),
     )
     for name, text, chosen, value in SPECIAL:
-        yield known(stage, f"input-{name}", text, special=True, values=partial(_replaced, chosen, value))
+        yield of_type(f"input-{name}", text, special=True, values=partial(_replaced, chosen, value))
 
 
 def _replaced(chosen: Any, value: float, values: Floats) -> Floats:

@@ -43,7 +43,6 @@ BYTE_PITCHES: tuple[tuple[str, str, BytePitch], ...] = (
     ("rows", "as many bytes as half the rows, rounded up,", lambda rows, columns, each: -(-rows // 2)),
     ("one-more", "one byte too many", lambda rows, columns, each: each + 1),
 )
-CODES_AT_PITCH = "codes-pitch-"  # which leave codes in spare bits
 
 
 def pitches() -> Iterator[Mistake]:
@@ -51,9 +50,10 @@ def pitches() -> Iterator[Mistake]:
     for name, text, apart in BYTE_PITCHES:
         yield known(
             Slot.PACKING,
-            f"{CODES_AT_PITCH}{name}",
+            f"codes-pitch-{name}",
             f"rows of data are written {text} apart; past the end none is",
             alone=True,
+            fills=True,
             codes=of(partial(_codes_at_pitch, apart)),
             whole=True,
         )

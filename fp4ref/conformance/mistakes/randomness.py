@@ -163,6 +163,11 @@ def _inverted_below_zero(y: Floats, bits: Codes, codec: Codec) -> Codes:
     return codec.encode(y, np.where(np.signbit(y), ~np.asarray(bits), bits))
 
 
+ROUNDING = ("SR-1", "SR-2", "SR-3")  # the rules that a mistake breaks
+OF_BITS = ("SR-1", "SR-2")
+_of_bits = partial(known, Slot.INPUT, breaks=OF_BITS)
+
+
 def randomness() -> Iterator[Mistake]:
     """Mistakes in stochastic rounding."""
     for name, text, way in (
@@ -181,7 +186,8 @@ def randomness() -> Iterator[Mistake]:
             for name, side, where in FALLEN
         ),
     ):
-        yield known(Slot.CODE, f"random-{name}", f"stochastic rounding: {text}", stochastic, round=way)
+        said = f"stochastic rounding: {text}"
+        yield known(Slot.CODE, f"random-{name}", said, stochastic, breaks=ROUNDING, round=way)
     for count in (2, 4, 8, 16):
         turned = f"random bits of {count} elements are taken in reverse order"
         for name, text, taken in (
@@ -190,57 +196,51 @@ def randomness() -> Iterator[Mistake]:
             (f"reversed-{count}-within", f"{turned}; those without a partner keep their own", _swapped_within),
             (f"shared-{count}", f"{count} elements use the random bits of the first of them", _shared),
         ):
-            yield known(Slot.INPUT, f"bits-{name}", text, stochastic, bits=partial(taken, count))
+            yield _of_bits(f"bits-{name}", text, stochastic, bits=partial(taken, count))
     for name, text, at in (
         ("pair", "the byte of their first one", lambda column: column // 2 * 2),
         ("packed", "one byte of half the index", lambda column: column // 2),
         ("own", "a nibble of their own byte each", lambda column: column),
     ):
-        yield known(
-            Slot.INPUT,
+        yield _of_bits(
             f"bits-nibbles-{name}",
             f"two elements take the lower and the upper four bits of {text}",
             stochastic,
             bits=partial(_by_nibbles, at),
         )
     for size in (4, 8, 16, 32, 64, 128):
-        yield known(
-            Slot.INPUT,
+        yield _of_bits(
             f"bits-pitch-{size}",
             f"random bits are read as if the length of their rows were rounded up to a multiple of {size}",
             stochastic,
             bits=partial(_at_pitch, size),
         )
     for by, text in ((1, "previous"), (-1, "next")):
-        yield known(
-            Slot.INPUT,
+        yield _of_bits(
             f"bits-{text}",
             f"each element uses the {text} one's random bits",
             stochastic,
             bits=partial(_rolled, by),
         )
     for name, text, index in INDICES:
-        yield known(
-            Slot.INPUT,
+        yield _of_bits(
             f"bits-of-{name}",
             f"elements use the random bits of {text}",
             stochastic,
             alone=True,
             bits=partial(at_index, index),
         )
-    yield known(Slot.INPUT, "bits-inverted", "random bits are inverted", stochastic, bits=lambda b: ~b)
-    yield known(
-        Slot.INPUT,
+    yield _of_bits("bits-inverted", "random bits are inverted", stochastic, bits=lambda b: ~b)
+    yield _of_bits(
         "bits-transposed",
         "random bits are read in the other direction's order",
         stochastic,
         bits=lambda b: b.T.reshape(b.shape),
     )
-    yield known(
-        Slot.INPUT,
+    yield _of_bits(
         "bits-of-the-other",
         "random bits are read transposed: element (i, j) takes the byte at j * rows + i, that of the other direction",
         stochastic,
         bits=lambda b: np.ascontiguousarray(b.reshape(b.shape[::-1]).T),
     )
-    yield known(Slot.INPUT, "bits-zero", "random bits are not used (0)", stochastic, bits=np.zeros_like)
+    yield _of_bits("bits-zero", "random bits are not used (0)", stochastic, bits=np.zeros_like)

@@ -156,7 +156,7 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
     for count in (2, 4, 8):
         yield ScaleReader(
             f"scale-bytes-reversed-{count}",
-            Slot.PACKING,
+            Slot.LAYOUT,
             f"scale bytes are in reverse order within words of {count}",
             partial(_reversed, declared, count),
         )

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,18 @@ class Slot(StrEnum):
 Apply = Callable[[Kernel], Kernel | None]
 
 
+class Cause(NamedTuple):
+    """A mistake as a diagnosis names it. breaks: its rules, if those are not all rules of its stage.
+
+    profile: the specification that the kernel was made for, where the mistake is to be another one.
+    """
+
+    name: str
+    stage: str
+    breaks: tuple[str, ...] = ()
+    profile: str | None = None
+
+
 @dataclass(frozen=True)
 class Mistake:
     """A known mistake: a small change of a kernel.
@@ -57,6 +69,7 @@ class Mistake:
     says; it is told only of maxima that support it. measured: it was learnt from the candidate's bytes, and two named
     mistakes may make these as well. grid: what it does to the scale bytes of a buffer with its padding, [rows, blocks],
     if that is all that it does; within: where, None for everywhere. constant: all bytes that it changes are one byte.
+    breaks: the rules that it breaks, if those are not all rules of its stage. fills: it leaves codes in spare bits.
     """
 
     name: str
@@ -72,6 +85,13 @@ class Mistake:
     grid: Callable[[Codes], Codes] | None = None
     within: Place | None = None
     constant: bool = False
+    breaks: tuple[str, ...] = ()
+    fills: bool = False
+
+    @property
+    def cause(self) -> Cause:
+        """The mistake as a diagnosis names it."""
+        return Cause(self.name, self.stage, self.breaks)
 
     def at(self, place: Place) -> Mistake:
         """Return the mistake that holds in one place only."""
@@ -116,6 +136,8 @@ def known(
     symptom: bool = False,
     rounding: Callable[[Floats], Floats] | None = None,
     measured: bool = False,
+    breaks: tuple[str, ...] = (),
+    fills: bool = False,
     **changes: Any,
 ) -> Mistake:
     """Return a mistake that replaces fields of a kernel; a change may be a function of the kernel, marked by `of`."""
@@ -126,7 +148,19 @@ def known(
         made = {field: value.make(kernel) if isinstance(value, of) else value for field, value in changes.items()}
         return kernel.but(**made)
 
-    return Mistake(name, stage, text, apply, special, alone, symptom, rounding=rounding, measured=measured)
+    return Mistake(
+        name,
+        stage,
+        text,
+        apply,
+        special,
+        alone,
+        symptom,
+        rounding=rounding,
+        measured=measured,
+        breaks=breaks,
+        fills=fills,
+    )
 
 
 @dataclass(frozen=True)

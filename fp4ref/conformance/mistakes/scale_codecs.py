@@ -12,7 +12,8 @@ import numpy as np
 from fp4ref import arithmetic_peers_mx as apm
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import Mistake, Slot, When, e4m3_scales, known, mx, of, other_than
-from fp4ref.conformance.mistakes.scales import E4M3_FNUZ, ROUNDINGS
+from fp4ref.conformance.mistakes.rounding_words import ROUNDINGS
+from fp4ref.conformance.mistakes.scales import E4M3_FNUZ
 from fp4ref.formats import E4M3, E5M2, E8M0, Codec, Codes, F, Floats, Rounding
 
 
@@ -24,12 +25,12 @@ def _codec(kernel: Kernel, **changes: Any) -> Codec:
 ROUNDED = tuple(
     known(
         Slot.SCALE_CODEC,
-        f"scale-codec-{rounding}",
-        f"the block scale is {text}" if "ties go" not in text else f"{text} when the block scale is rounded",
-        other_than("scale_codec", "rounding", rounding),
-        scale_codec=of(partial(_codec, rounding=rounding)),
+        f"scale-codec-{words.rounding}",
+        words.of("the block scale", "is"),
+        other_than("scale_codec", "rounding", words.rounding),
+        scale_codec=of(partial(_codec, rounding=words.rounding)),
     )
-    for rounding, text in ROUNDINGS
+    for words in ROUNDINGS
 )
 
 

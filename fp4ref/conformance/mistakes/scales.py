@@ -28,18 +28,11 @@ from fp4ref.conformance.mistakes.record import (
     of,
     to_bfloat16,
 )
-from fp4ref.formats import Codes, F, Floats, Format, Rounding
+from fp4ref.formats import Codes, F, Floats, Format
 from fp4ref.spec import Granularity
 
 MAX = ar.BF16_MAX
 E4M3_FNUZ = Format("e4m3fnuz", exponent_bits=4, mantissa_bits=3, bias=8, codes=128)
-ROUNDINGS = (
-    (Rounding.DOWN, "ties go toward zero"),
-    (Rounding.AWAY, "ties go away from zero"),
-    (Rounding.TRUNCATE, "truncated"),
-    (Rounding.UP, "rounded up"),
-    (Rounding.EVEN, "rounded to nearest, ties to even"),
-)
 
 
 DECODED_SCALES: tuple[tuple[str, str, ScaleForm], ...] = (

@@ -77,6 +77,7 @@ ROUNDED = tuple(
 
 
 maximum = partial(known, Slot.AMAX)
+OF_NAN = ("BLK-2", "GLB-1", "GLB-5")  # the rules that a mistake in what becomes of NaN breaks
 
 PARTLY_SEEN = (
     *(
@@ -253,10 +254,12 @@ def _floored(floor: float) -> Iterator[Mistake]:
 
 
 SPECIAL = (
-    maximum("amax-nan", "amax keeps NaN", has_global, special=True, keep_nan=True),
-    maximum("block-nan", "block maxima keep NaN", special=True, keep_block_nan=True),
-    maximum("all-nan", "all maxima keep NaN", has_global, special=True, keep_nan=True, keep_block_nan=True),
-    maximum("no-nan", "maxima ignore NaN", special=True, keep_nan=False, keep_block_nan=False),
+    maximum("amax-nan", "amax keeps NaN", has_global, special=True, breaks=OF_NAN, keep_nan=True),
+    maximum("block-nan", "block maxima keep NaN", special=True, breaks=OF_NAN, keep_block_nan=True),
+    maximum(
+        "all-nan", "all maxima keep NaN", has_global, special=True, breaks=OF_NAN, keep_nan=True, keep_block_nan=True
+    ),
+    maximum("no-nan", "maxima ignore NaN", special=True, breaks=OF_NAN, keep_nan=False, keep_block_nan=False),
     maximum(
         "amax-inf",
         "amax leaves out infinities",

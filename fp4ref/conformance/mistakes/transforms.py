@@ -206,6 +206,9 @@ PARTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
+MATRIX, PRECISION, WHERE = ("HAD-1",), ("HAD-3",), ("HAD-4",)  # the rules that a mistake breaks
+
+
 def truncated(values: Floats) -> Floats:
     """Truncate to bfloat16."""
     return (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(F)
@@ -213,56 +216,43 @@ def truncated(values: Floats) -> Floats:
 
 def transforms() -> Iterator[Mistake]:
     """Mistakes in the Hadamard transform."""
-    stage = Slot.HADAMARD
+    stage, both = Slot.HADAMARD, ("row", "column")
+    matrix, precise, turned = (partial(known, stage, when=turns, breaks=rules) for rules in (MATRIX, PRECISION, WHERE))
     for name, text, signs in SIGNS:
-        yield known(stage, f"hadamard-signs-{name}", text, turns, transform=of(partial(_signed, signs)))
+        yield matrix(f"hadamard-signs-{name}", text, transform=of(partial(_signed, signs)))
     for name, text, change in PARTS:
-        yield known(stage, f"hadamard-{name}", f"Hadamard: {text}", turns, transform=of(partial(_changed, change)))
-    yield known(
-        stage,
-        "hadamard-cut",
-        "Hadamard: the result is truncated to bfloat16",
-        turns,
-        transform=of(partial(_changed, {"narrow": truncated})),
-    )
+        breaks = PRECISION if "narrow" in change or change.get("sums") is signed_zeros else ()
+        made = of(partial(_changed, change))
+        yield known(stage, f"hadamard-{name}", f"Hadamard: {text}", turns, breaks=breaks, transform=made)
+    cut = of(partial(_changed, {"narrow": truncated}))
+    yield precise("hadamard-cut", "Hadamard: the result is truncated to bfloat16", transform=cut)
     unrounded = of(partial(_changed, {"narrow": lambda v: v}))
-    yield known(
-        stage,
+    yield precise(
         "hadamard-elements-fp32",
         "Hadamard: elements are made of results that are not rounded to bfloat16, maxima of rounded ones",
-        turns,
         transform=unrounded,
         amax=partial(amax_of, to_bfloat16),
         block_amax=block_of(to_bfloat16),
     )
-    yield known(
-        stage,
+    yield precise(
         "hadamard-amax-fp32",
         "Hadamard: the amax is that of results that are not rounded to bfloat16",
-        turns,
         transform=unrounded,
         quantized=to_bfloat16,
     )
-    yield known(stage, "hadamard-missing", "the Hadamard transform is not applied", turns, transform=None)
-    yield known(stage, "hadamard-both", "both directions are transformed", turns, turned=("row", "column"))
-    yield known(
-        stage,
-        "hadamard-row",
-        "the row direction is transformed instead of the column direction",
-        turns,
-        turned=("row",),
-    )
-    yield known(
-        stage, "hadamard-axis", "the groups of the transform run along the wrong axis", turns, transform=of(_across)
-    )
-    yield known(stage, "hadamard-twice", "the transform is applied twice", turns, transform=of(_twice))
+    yield matrix("hadamard-missing", "the Hadamard transform is not applied", transform=None)
+    yield turned("hadamard-both", "both directions are transformed", turned=both)
+    text = "the row direction is transformed instead of the column direction"
+    yield turned("hadamard-row", text, turned=("row",))
+    yield turned("hadamard-axis", "the groups of the transform run along the wrong axis", transform=of(_across))
+    yield matrix("hadamard-twice", "the transform is applied twice", transform=of(_twice))
     yield known(
         stage,
         "hadamard-added",
         "a Hadamard transform is applied that the specification does not have",
         lambda k: not turns(k),
         transform=Turn(0xD7E8),
-        turned=("row", "column"),
+        turned=both,
     )
     yield known(
         stage,
@@ -270,7 +260,7 @@ def transforms() -> Iterator[Mistake]:
         "a Hadamard transform without signs is applied that the specification does not have",
         lambda k: not turns(k),
         transform=Turn(0),
-        turned=("row", "column"),
+        turned=both,
     )
 
 

@@ -16,7 +16,7 @@ from fp4ref.formats import Codes
 
 def missing() -> Iterator[Mistake]:
     """Codes that stay zero, and bytes that are written to the wrong end of a buffer."""
-    ways: tuple[tuple[str, str, Callable[[Codes], Codes]], ...] = (
+    several: tuple[tuple[str, str, Callable[[Codes], Codes]], ...] = (
         *(
             (
                 f"columns-{size}",
@@ -29,15 +29,18 @@ def missing() -> Iterator[Mistake]:
             (f"rows-{size}", f"elements of rows past the last multiple of {size}", partial(_cleared, size, 1))
             for size in (2, 4, 8, 16, 32, 64, 128)
         ),
+    )
+    one: tuple[tuple[str, str, Callable[[Codes], Codes]], ...] = (
         ("last-element", "the last element", partial(_last_codes, 1)),
         ("last-byte", "the last byte of data", lambda codes: _last_codes(2 - codes.shape[1] % 2, codes)),
         ("last-column", "the last column of elements", lambda codes: _blank(codes, (slice(None), slice(-1, None)))),
         ("last-row", "the last row of elements", lambda codes: _blank(codes, (slice(-1, None),))),
         ("first-row", "the first row of elements", lambda codes: _blank(codes, (slice(0, 1),))),
     )
-    for name, text, change in ways:
-        verb = "is" if text.startswith("the ") else "are"
-        yield known(Slot.PACKING, f"unwritten-codes-{name}", f"{text} {verb} not written (0)", codes=change, whole=True)
+    for verb, ways in (("are", several), ("is", one)):
+        for name, text, change in ways:
+            said = f"{text} {verb} not written (0)"
+            yield known(Slot.PACKING, f"unwritten-codes-{name}", said, codes=change, whole=True)
     yield known(Slot.PACKING, "unwritten-codes-all", "every code is 0, or not written", codes=np.zeros_like)
     for name, text, joined in (
         (

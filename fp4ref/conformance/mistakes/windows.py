@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fp4ref.conformance.mistakes.block_maxima import CUT
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of
 from fp4ref.formats import F, Floats
@@ -137,6 +138,7 @@ def _odd_tails() -> Iterator[Mistake]:
             f"block-2-across-{name}",
             f"{text}; the last block of an odd count {words}",
             alone=True,
+            breaks=CUT,
             block_amax=partial(_shared, shared),
             whole=True,
         )

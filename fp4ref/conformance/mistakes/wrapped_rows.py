@@ -40,9 +40,19 @@ def wrapped_reads() -> Iterator[Mistake]:
         for axis, what in ((0, "row"), (1, "column")):
             read = partial(_modulo, count, axis)
             text = f"{what}s from {count:,} on are read at {what} - {count:,} of x"
-            yield known(Slot.INPUT, f"input-{what}-modulo-{bits}", text, alone=True, whole=True, values=read)
+            yield known(
+                Slot.INPUT, f"input-{what}-modulo-{bits}", text, alone=True, whole=True, breaks=("NUM-4",), values=read
+            )
             after = f"{text}; the amax is that of all"
-            yield known(Slot.INPUT, f"input-{what}-modulo-{bits}-after", after, alone=True, whole=True, quantized=read)
+            yield known(
+                Slot.INPUT,
+                f"input-{what}-modulo-{bits}-after",
+                after,
+                alone=True,
+                whole=True,
+                breaks=("NUM-4",),
+                quantized=read,
+            )
 
 
 def _modulo(count: int, axis: int, values: Floats) -> Floats:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,17 @@ from numpy.typing import NDArray
 
 from fp4ref.conformance.oracle import hadamard as hadamard_bound
 from fp4ref.conformance.oracle import rationals as r
+from fp4ref.conformance.oracle.powers import POWERS, power_of_two_scale
 from fp4ref.errors import DomainError
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Amax, Granularity, Metric, Spec, Subnormals
 
 Rows = list[list[float]]
 SIXTH = r.over(1.0, 6.0)
+
+QUOTIENTS = {"rceil", "rceil-cast-only", "ocp-rceil"}  # the maximum over the element's largest value, rounded up
+PRODUCTS = {"te", "te-fast"}  # the maximum times S_enc times fp32(1/6)
+RECIPROCALS = {"te", "te-division"}  # elements are multiplied by 1 / (s * (1 / S_enc))
 
 
 def quantize(
@@ -123,35 +127,19 @@ def encoding_scale(amax: float, reaches: float) -> float:
     return 1.0 if amax == 0 or s == 0 else s
 
 
-def power_of_two_scale(amax: float, mode: str, element: str) -> float:
-    """Return the power of two that an OCP mode picks for a block, NaN where amax is not finite; within 2^-127 .. 2^127.
-
-    Rules: MXS-2, MXS-3, MXS-4, MXS-5.
-    """
-    if not math.isfinite(amax):
-        return r.MADE_NAN
-    exponent = -127
-    if amax > 0:
-        exponent = r.floor_log2(Fraction(amax))
-        excess = Fraction(amax) / r.power(exponent)  # in [1, 2)
-        if mode == "ceil":
-            exponent += excess > 1
-        if mode == "even":  # half way from the element's largest mantissa to the next power of two
-            exponent += excess >= 2 - r.power(-r.FIELDS[element].mantissa - 1)
-    return float(r.power(min(max(exponent - r.floor_log2(Fraction(r.magnitudes(element)[-1])), -127), 127)))
-
-
 def block_scale(amax: float, g: float, spec: Spec) -> float:
     """Return a block's scale before its codec, a value of float32. Rules: BLK-3, BLK-10, FOS-1, MXS-1, MXS-5."""
     name, element = spec.arithmetic.name, spec.element.format.name
-    if name in {"te", "te-fast"}:
+    if name in PRODUCTS:
         return r.at_most(r.times(amax, r.times(g, SIXTH)), r.FLT_MAX)
     if name == "te-division":
         return r.times(r.over(amax, 6.0), g)
-    if name in {"rceil", "rceil-cast-only"} or (name == "ocp-rceil" and math.isfinite(amax)):
+    if name == "ocp-rceil" and not math.isfinite(amax):
+        return r.MADE_NAN
+    if name in QUOTIENTS:
         return r.times(amax, r.over(1.0, spec.element_max or r.magnitudes(element)[-1]))
-    if name.startswith("ocp-"):
-        return power_of_two_scale(amax, name.removeprefix("ocp-"), element)
+    if name in POWERS:
+        return power_of_two_scale(amax, POWERS[name], element)
     raise DomainError("oracle", f"arithmetic {name}", "one of the standard's")
 
 
@@ -161,7 +149,7 @@ def scaled(x: float, s: float, g: float, spec: Spec) -> float:
     if name == "te-fast":
         largest_bfloat16 = float((2 - r.power(-7)) * r.power(127))
         return r.fused_with_zero(x, r.narrowed(r.at_most(r.over(g, s), largest_bfloat16), r.BFLOAT16))
-    if name.startswith("te"):
+    if name in RECIPROCALS:
         return r.times(x, r.at_most(r.over(1.0, r.times(s, r.over(1.0, g))), r.FLT_MAX))
     return r.fused_with_zero(x, r.over(1.0, s)) if name == "rceil-cast-only" else r.over(x, s)
 

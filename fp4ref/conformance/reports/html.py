@@ -19,7 +19,7 @@ from fp4ref.conformance.reports.intermediates import Explained, first_explained
 from fp4ref.conformance.reports.picture import Picture, pictures, svg
 from fp4ref.conformance.reports.view import ShownDirection, View
 from fp4ref.conformance.verdict.dump_report import Cell, counts
-from fp4ref.conformance.verdict.violated import NAMED
+from fp4ref.conformance.verdict.violated import NAMED, said_of
 from fp4ref.files.kinds import HTML
 from fp4ref.files.targets import Paths, write_bytes
 from fp4ref.spec import SPEC_VERSION
@@ -172,7 +172,7 @@ def _rules(view: View) -> Iterator[str]:
     if view.rules:
         yield "<h2>Rules</h2>"
         by_share = sorted(view.rules, key=lambda rule: (_held(view, rule), rule))
-        first = dict.fromkeys((*view.broken, *view.failing, *by_share))
+        first = dict.fromkeys((*view.blame.broken, *view.blame.undecided, *view.failing, *by_share))
         rows = [
             (
                 rule,
@@ -182,7 +182,7 @@ def _rules(view: View) -> Iterator[str]:
             for rule in first
         ]
         yield _table(("rule", "title", *(f">{name}" for name in view.subjects)), rows)
-        if view.broken:
+        if view.blame.broken:
             yield "<p>A rule fails in a case if it decides a wrong byte there; the diagnosis tells which is broken.</p>"
         left = [rule for rule in known if rule not in view.rules]
         yield f"<p>{len(view.rules)} of {len(known)} rules were exercised.</p>"
@@ -190,14 +190,14 @@ def _rules(view: View) -> Iterator[str]:
 
 
 def _violated(view: View) -> Iterator[str]:
-    """Name the broken rule above everything else; where the diagnosis does not tell, the likeliest ones."""
+    """Name the broken rules above everything else; where the diagnosis does not tell, what it leaves open."""
     known = standard.defined()
     shares = sorted((_held(view, rule), rule) for rule in view.rules)
-    named = view.broken or (view.failing or [rule for share, rule in shares if share < 1])[:NAMED]
-    if named:
-        told = (f"<b>{escape(rule)}</b> {escape(known[rule].title if rule in known else '')}" for rule in named)
-        said = "Broken" if view.broken else "Rules that decide a wrong byte, the likeliest first"
-        yield f'<p class="rule">{said}: {"; ".join(told)}.</p>'
+    failing = view.failing or tuple(rule for share, rule in shares if share < 1)
+    for said, rules in said_of(view.blame, failing[:NAMED]):
+        told = (f"<b>{escape(rule)}</b> {escape(known[rule].title if rule in known else '')}" for rule in rules)
+        end = f": {'; '.join(told)}" if rules else ""
+        yield f'<p class="rule">{escape(said[:1].upper() + said[1:])}{end}.</p>'
 
 
 def _held(view: View, rule: str) -> float:

@@ -26,7 +26,7 @@ from fp4ref.conformance.verdict.dumps import DumpRequest, dumps, given
 from fp4ref.conformance.verdict.huge import HugeReport
 from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.conformance.verdict.sweep_report import SweepReport
-from fp4ref.conformance.verdict.violated import broken, differing, dump_cells, worst
+from fp4ref.conformance.verdict.violated import Blame, blame, differing, dump_cells, worst
 from fp4ref.formats import F
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
@@ -72,7 +72,7 @@ class View:
     rules: passed and made tests by rule and subject. families: by name, with the reason. counts: what differs.
     findings: kind, count, first case and text; traces: titles and tracebacks of some of them. others: mismatches of
     other operations than quantize, by case. errors: parts of the report that failed. coverage: basis of the verdict.
-    broken: the rules that the diagnosis tells are broken. failing: those that fail, the likeliest cause first.
+    blame: what the diagnosis tells of the rules that fail. failing: those that fail, the likeliest cause first.
     """
 
     title: str
@@ -90,7 +90,7 @@ class View:
     tests: tuple[ReportLine, ...] = ()
     errors: tuple[InternalError, ...] = ()
     coverage: Coverage | None = None
-    broken: tuple[str, ...] = ()
+    blame: Blame = Blame()  # noqa: RUF009 - it is a tuple
     failing: tuple[str, ...] = ()
 
 
@@ -129,7 +129,7 @@ def of_kernel(report: KernelReport) -> View:
         tests=tuple(tests),
         errors=tuple(errors),
         coverage=report.coverage,
-        broken=tuple(broken(report.diagnosis, report.spec, failing)),
+        blame=blame(report.diagnosis, report.spec, failing, report.rules),
         failing=tuple(failing),
     )
 
@@ -198,7 +198,7 @@ def of_dump(report: DumpReport, request: DumpRequest) -> View:
         _diagnosis(report.diagnosis),
         (report.path,),
         {rule: {report.path: cell} for rule, cell in cells.items()},
-        broken=tuple(broken(report.diagnosis, report.results[0].spec, failing)) if report.results else (),
+        blame=blame(report.diagnosis, report.results[0].spec, failing, cells) if report.results else Blame(),
         failing=tuple(failing),
         exhibits=_shown(_dump_exhibits(report, request), errors),
         tests=tuple(tests),

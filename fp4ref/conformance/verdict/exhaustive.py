@@ -8,16 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from fp4ref.conformance.run.ending import STOPPED, Ending
-from fp4ref.conformance.run.process import LOADING, KernelProcess
+from fp4ref.conformance.run.long_calls import caller
 from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.run.sweep_call import attempt
 from fp4ref.conformance.run.sweep_plan import elements, maxima, require_served, sweeps
 from fp4ref.conformance.run.sweep_trial import Sweep
-from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict.sweep_report import SweepReport
 from fp4ref.conformance.verdict.sweep_store import Pace, SweepStore
-from fp4ref.errors import BackendError
 from fp4ref.spec import Spec
 
 PIECES = {"cpu": 1 << 22, "": 1 << 27}  # patterns of a call, by device
@@ -64,7 +62,7 @@ def check(
         with contextlib.ExitStack() as stack:
             if store is not None:
                 stack.callback(store.write)
-            call = _caller(subject, options, stack)
+            call = caller(subject, options, stack, attempt, {"stopped": LATE})
             _sweep(report, call, chosen, piece, options, tell, store, done.get("calls_of_pass", 0))
     except ends as ending:
         report.stopped, report.cut = STOPPED, Ending.of(ending)
@@ -73,7 +71,7 @@ def check(
 
 def _sweep(
     report: SweepReport,
-    call: Callable[[Sweep], dict[str, Any]],
+    call: Callable[[Sweep, float], dict[str, Any]],
     chosen: list[int | None],
     piece: int,
     options: RunOptions,
@@ -96,7 +94,7 @@ def _sweep(
                 return
             total = passed + elements(spec, dtype, largest) * (len(chosen) - number)
             tell(f"pass {number + 1} of {len(chosen)}: {pace.text(report.patterns, total)}")
-            report.add(sweep, call(sweep))
+            report.add(sweep, call(sweep, sweep.patterns / BUILDING))
             if report.finding is not None or report.stopped:
                 return
             if store is not None:
@@ -105,27 +103,3 @@ def _sweep(
         skipped = 0
         if store is not None:
             store.keep({"calls_of_pass": 0, "report": report.kept()})
-
-
-def _caller(subject: Subject, options: RunOptions, stack: contextlib.ExitStack) -> Callable[[Sweep], dict[str, Any]]:
-    """Return the function that makes a call: in this process, or in the kernel's own."""
-    function, target = subject.function, subject.target
-    if function is not None:
-        return lambda sweep: attempt(function, subject.declaration, sweep)
-    assert target is not None
-    changes, limit = subject.declaration.to_json(), min(LOADING, options.left)
-    try:
-        process = stack.enter_context(contextlib.closing(KernelProcess(target, changes, subject.library, limit)))
-    except BackendError as error:  # it could be loaded before
-        said = str(error)
-        return lambda sweep: {"finding": [FindingKind.CRASHED.value, said, ""]}
-
-    def call(sweep: Sweep) -> dict[str, Any]:
-        limit = options.timeout + options.allowance + sweep.patterns / BUILDING
-        found = process.answer(sweep.message(), limit, options.left)
-        if not isinstance(found, Finding):
-            return found
-        late = found.kind is FindingKind.HUNG and options.left <= 0
-        return {"stopped": LATE} if late else {"finding": [found.kind.value, found.text, found.trace]}
-
-    return call

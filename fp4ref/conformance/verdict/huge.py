@@ -11,13 +11,11 @@ from fp4ref.conformance.judge.coverage import Coverage, Extent, not_judged
 from fp4ref.conformance.run.ending import STOPPED, Ending, words
 from fp4ref.conformance.run.huge_call import attempt
 from fp4ref.conformance.run.huge_tile import PARTS, SIZES, WIDTH, HugePlan, Size, plan
-from fp4ref.conformance.run.huge_trial import HugeTrial
-from fp4ref.conformance.run.process import LOADING, KernelProcess
+from fp4ref.conformance.run.long_calls import caller
 from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
 from fp4ref.conformance.subjects.subject import Declaration, Subject
 from fp4ref.conformance.verdict.dump_report import Verdict
-from fp4ref.errors import BackendError
 from fp4ref.spec import Spec
 
 BUILDING = 1 << 26  # elements that may take a second more, to be built and compared
@@ -186,7 +184,7 @@ def check(
     """
     planned, cases, cut = plan(spec, subject.declaration, width), list[HugeCase](), None
     with contextlib.ExitStack() as stack:
-        call = _caller(subject, options, stack)
+        call = caller(subject, options, stack, attempt, {"skipped": "the time of the run was over in this call"})
         broken = ""
         for size in sizes:
             case = HugeCase(size, planned.body.x.dtype.name, planned.rows * planned.count(size), planned.columns)
@@ -195,7 +193,7 @@ def check(
                 record = {"skipped": broken or "the time of the run is over"}
             else:
                 try:
-                    record = call(planned.trial(size, sizes, memory), case.rows * case.columns)
+                    record = call(planned.trial(size, sizes, memory), case.rows * case.columns / BUILDING)
                 except options.ends as ending:
                     if not any(case.tried for case in cases):
                         raise
@@ -206,31 +204,6 @@ def check(
             if finding is not None and finding.kind in {FindingKind.CRASHED, FindingKind.HUNG, FindingKind.CUDA}:
                 broken = f"the kernel broke down before ({finding.kind})"
     return HugeReport(subject.name, spec, subject.declaration, tuple(cases), cut)
-
-
-def _caller(
-    subject: Subject, options: RunOptions, stack: contextlib.ExitStack
-) -> Callable[[HugeTrial, int], dict[str, Any]]:
-    """Return the function that makes a call of a number of elements: in this process, or in the kernel's own."""
-    function, target = subject.function, subject.target
-    if function is not None:
-        return lambda trial, elements: attempt(function, subject.declaration, trial)
-    assert target is not None
-    changes, limit = subject.declaration.to_json(), min(LOADING, options.left)
-    try:
-        process = stack.enter_context(contextlib.closing(KernelProcess(target, changes, subject.library, limit)))
-    except BackendError as error:  # it could be loaded before
-        said = str(error)
-        return lambda trial, elements: {"finding": [FindingKind.CRASHED.value, said, ""]}
-
-    def call(trial: HugeTrial, elements: int) -> dict[str, Any]:
-        limit = options.timeout + options.allowance + elements / BUILDING
-        found = process.answer(trial.message(), limit, options.left)
-        if isinstance(found, Finding) and found.kind is FindingKind.HUNG and options.left <= 0:
-            return {"skipped": "the time of the run was over in this call"}
-        return {"finding": [found.kind.value, found.text, found.trace]} if isinstance(found, Finding) else found
-
-    return call
 
 
 def _completed(case: HugeCase, record: dict[str, Any], planned: HugePlan, sizes: tuple[Size, ...]) -> HugeCase:

@@ -267,13 +267,13 @@ def _bracket(
     together = alike(read)
     alpha = false_alarm / max(len(found) + len(together) + len(parts), 1)
     tests = [frequency(each, alpha) for each in found]
-    independence = {name: counts.test(name, alpha) for name, counts in together.items()}
+    independence = {kind: counts.test(kind.text, alpha) for kind, counts in together.items()}
     tests += independence.values()
     twice = [test for call, same in zip(read, again, strict=True) for test in repeated(call, same, alpha)]
     tests += twice
     if not tests:
         wrong.append("no element is between two values: no count can be judged")
-    shared = {name for name, test in independence.items() if not test.passed and test.found == test.n}
+    shared = {kind.pair for kind, test in independence.items() if not test.passed and test.found == test.n}
     mistakes, errors = list[str](), list[InternalError]()
     if not all(test.passed for test in tests):
         mistakes = attempted(DIAGNOSIS, partial(known_mistakes, parts, found, shared, alpha), errors) or []

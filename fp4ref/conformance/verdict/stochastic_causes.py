@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fp4ref.conformance.judge.stochastic import BOTH_ELEMENTS, BOTH_PLACES, Bin, Rounded, Share, frequency
+from fp4ref.conformance.judge.stochastic import Bin, Pair, Rounded, Share, frequency
 from fp4ref.quantized import Direction
 
 CERTAIN = 32  # roundings of either kind that a call is expected to have, if it is to tell a constant one
 
 
-def known_mistakes(parts: Sequence[Rounded], found: Sequence[Bin], shared: set[str], alpha: float) -> list[str]:
+def known_mistakes(parts: Sequence[Rounded], found: Sequence[Bin], shared: set[Pair], alpha: float) -> list[str]:
     """Return the known mistakes that explain what failed. Rules: SR-9, SR-11."""
     if told := constant(parts):
         return told
@@ -61,23 +61,19 @@ def biased(parts: Sequence[Rounded], found: Sequence[Bin], alpha: float) -> list
     return [f"the random bits are independent, but biased: {rate} halfway elements are rounded away"]
 
 
-def _shared(names: set[str]) -> list[str]:
+def _shared(alike: set[Pair]) -> list[str]:
     """Return the elements that share their bits, given the tests in which all pairs rounded alike. Rules: SR-9."""
-
-    def alike_in(place: str) -> bool:
-        return any(name.endswith(place) for name in names)
-
     said = []
-    if BOTH_ELEMENTS in names or BOTH_PLACES in names:
+    if alike & {Pair.ELEMENTS, Pair.PLACES}:
         said.append("both directions use the same bits")
-    if alike_in("in a group of four"):
-        block = alike_in("in two groups of a block")
+    if Pair.GROUP in alike:
+        block = Pair.GROUPS in alike
         pairs = "elements 2i and 2i + 1 share their bits, and perhaps all four of a word"
         said.append("the elements of a block share their bits" if block else pairs)
-    elif alike_in("in two groups of a block"):
+    elif Pair.GROUPS in alike:
         said.append("the groups of a block use the same bits")
-    if alike_in("in two blocks of a row"):
+    if Pair.BLOCKS in alike:
         said.append("every block uses the same bits")
-    if alike_in("in two rows"):
+    if Pair.ROWS in alike:
         said.append("every row uses the same bits")
     return said

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
@@ -18,21 +18,22 @@ from fp4ref.conformance.families.rules import (
     spec_rules,
 )
 from fp4ref.conformance.judge.blame import failed
-from fp4ref.conformance.mistakes.record import Slot
+from fp4ref.conformance.mistakes.record import Cause, Slot
+from fp4ref.conformance.mistakes.tensor_maxima import OF_NAN
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
 from fp4ref.layout import layout
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
 
 DIRECTIONS: tuple[Direction, ...] = ("row", "column")
+BROKEN = "broken"  # said of rules
 NAMED = 3  # rules that are named where nothing tells which of them is broken
 ELEMENT, SCALE, MAXIMA = "the element's format", "the scale's format", "the maximum of a block"
-WIDER = re.compile(r"block-\d+-(across|down)")  # blocks that are cut otherwise; other mistakes of blocks are of maxima
 OF_STAGE: dict[str, tuple[str, ...]] = {  # rules and chapters that decide what a stage of the quantizer does
     Slot.DIRECTION: ("BLK-8", "DEQ-4"),
     Slot.INPUT: ("NUM",),
     Slot.HADAMARD: ("HAD",),
-    Slot.AMAX: ("BLK-2", "GLB-1", "GLB-5"),
+    Slot.AMAX: ("GLB-1", "GLB-5"),
     Slot.GLOBAL: ("GLB",),
     Slot.BLOCK: ("BLK-1", "BLK-7"),
     MAXIMA: ("BLK-2",),
@@ -46,29 +47,19 @@ OF_STAGE: dict[str, tuple[str, ...]] = {  # rules and chapters that decide what 
     Slot.LAYOUT: ("LAY",),  # not LAY-5: what is not where it belongs is no padding
     Slot.PADDING: ("LAY-5",),
 }
-OF_MISTAKES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (  # of some mistakes of a stage, by their names
-    (re.compile("hadamard-(row|both|axis)$"), ("HAD-4",)),
-    (re.compile("hadamard-(cut|elements-fp32|amax-fp32|signed-zeros|unrounded|float32|fp32)"), ("HAD-3",)),
-    (re.compile("hadamard-(missing|twice|signs-|inferred)"), ("HAD-1",)),
-    (re.compile("amax-(?!.*nan)"), ("GLB-1", "GLB-5")),
-    (re.compile("encode-result-"), ("BLK-5",)),
-    (re.compile("bits-"), ("SR-1", "SR-2")),
-    (re.compile("random-"), ("SR-1", "SR-2", "SR-3")),
-    (re.compile("(input|encode)-flush"), ("NUM-5",)),
-    (re.compile("input-(strides|exchanged|leading|pitch|aligned|columns|rows|last|clamped|of-row|zeros)"), ("NUM-4",)),
-    (re.compile("input-(bf16|fp16|tf32|limited|nan|inf|special)"), ("NUM-1", "NUM-3")),
-)
 OF_FIELD: dict[str, tuple[str, ...]] = {  # of a specification; rules and chapters that decide what it is about
     "block": OF_STAGE[Slot.BLOCK],
     "global_scale": OF_STAGE[Slot.GLOBAL],
     "element_max": ("GLB-2", "BLK-3"),
-    "amax": OF_STAGE[Slot.AMAX],
+    "amax": OF_NAN,
     "subnormals": ("NUM-5",),
     "hadamard": OF_STAGE[Slot.HADAMARD],
     "four_over_six": OF_STAGE[Slot.SEARCH],
 }
 OPERATIONS = ("global_scale", "block_scale", "scaled", "working_scale")  # of an arithmetic, that quantization performs
 OF_REMAINDERS = frozenset({*SPARE.values(), "LAY-5"})  # at stake where a row or a tile is not full
+SURE = 2  # of the lists of rules in which those of a mistake are looked for, the ones that tell
+HIDDEN = {"PACK", "LAY", "GLB-1", "GLB-5"}  # on places, and on a maximum that is not returned: told by a cause alone
 OR_ELSE: dict[str, str] = {Slot.SCALE_CODEC: Slot.SCALE, MAXIMA: Slot.BLOCK}  # where no case tests the first alone
 
 
@@ -125,35 +116,128 @@ def _departures(spec: Spec, profile: Spec) -> Iterator[str]:
         yield from (rule for rule in cited(operation) if operation is not instead and rule not in cited(instead))
 
 
-def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> list[str]:
-    """Return the failing rules of the stages that the diagnosis names; none if it does not tell.
+class Blame(NamedTuple):
+    """The rules that fail, as far as a diagnosis tells of them.
 
-    It tells if it explains every byte by one mistake; if several are equally good, the rules of each count. Groups of
-    tensors have broken rules if each group has. Nothing is told about tensors that were not diagnosed.
+    broken: those that every explanation of the bytes breaks. undecided: those of which some explanations break one and
+    some another. stages: those that differ, if nothing explains their bytes: no rule is blamed, for causes may overlap
+    there, or come before them. All empty: nothing was diagnosed.
+    """
+
+    broken: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+
+
+def blame(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str], checked: Iterable[str] = ()) -> Blame:
+    """Return the failing rules that a diagnosis tells are broken, and those between which it does not decide.
+
+    If mistakes explain every byte together, the rules of each are broken. Groups of tensors have broken rules if each
+    group has. Nothing is told about tensors that were not diagnosed. checked: all rules of the cases; a mistake breaks
+    one of these if no rule of it fails, because bytes at an earlier stage differ as well.
 
     Rules: CNF-2, CNF-24.
     """
-    if diagnosis is not None and diagnosis.undiagnosed:
-        return []
-    if diagnosis is not None and diagnosis.groups:
-        every = list(failing)
-        named = [broken(group.found, group.spec, every) for group in diagnosis.groups]
-        return [rule for rule in every if any(rule in part for part in named)] if all(named) else []
-    plain = [one for one in diagnosis.explanations if one.profile is None] if diagnosis is not None else []
-    if not plain or any(len(one.names) != 1 or one.stage not in OF_STAGE for one in plain):
-        return []
-    every = [rule for rule in failing if rule != "LAY-5" or any(one.stage == Slot.PADDING for one in plain)]
-    by_cause = [_of_cause(one, spec, every) for one in plain]
-    return [rule for rule in every if any(rule in rules for rules in by_cause)]
+    failing = list(failing)
+    every = list(dict.fromkeys([*failing, *_by_other_bytes(checked)]))
+    if diagnosis is None or diagnosis.conforms or diagnosis.undiagnosed:
+        return Blame()
+    if diagnosis.groups and not diagnosis.explained:
+        return Blame()
+    if diagnosis.groups:
+        return _of_groups([blame(group.found, group.spec, failing, checked) for group in diagnosis.groups], every)
+    plain = [one for one in diagnosis.explanations if one.profile is None] or list(diagnosis.explanations)
+    if not plain:
+        return _unexplained(diagnosis, spec, failing)
+    rest = [rule for rule in checked if rule not in OF_REMAINDERS]
+    by_cause = [_of_explanation(one, spec, (failing, every, rest)) for one in plain]
+    either = {rule for told, left in by_cause for rule in told | left} if all(map(any, by_cause)) else set[str]()
+    every = list(dict.fromkeys([*every, *rest]))
+    sure = set.intersection(*(told for told, _ in by_cause)) if not all(one.profile for one in plain) else set[str]()
+    told = sure & either
+    return Blame(_in_order(every, told), _in_order(every, either - told))  # a profile's bytes need not show it all
 
 
-def _of_cause(cause: Explanation, spec: Spec, failing: Sequence[str]) -> Sequence[str]:
+def _of_groups(parts: Sequence[Blame], every: Sequence[str]) -> Blame:
+    """Return the blame of groups of tensors together; nothing if nothing is told of one."""
+    if not all(part.broken or part.undecided for part in parts):
+        return Blame()
+    told = {rule for part in parts for rule in part.broken}
+    left = {rule for part in parts for rule in part.undecided} - told
+    return Blame(_in_order(every, told), _in_order(every, left))
+
+
+def said_of(told: Blame, failing: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield what is said of rules, and the rules, which may be none. failing: the rules to name if nothing is told."""
+    if told.broken:
+        yield BROKEN, told.broken
+    if told.undecided:
+        also = "also " if told.broken else ""
+        yield f"likely {also}broken{', one of' if len(told.undecided) > 1 else ''}", told.undecided
+    if told.stages:
+        *others, last = told.stages
+        at = f"the {', the '.join(others)} and the {last}" if others else f"the {last}"
+        how = "two causes overlap, or one comes before them" if others else "its cause may come before it"
+        yield f"no rule is blamed, for nothing explains the bytes of {at}: {how}", ()
+        yield "rules that decide a wrong byte", failing
+    if not any(told) and failing:
+        yield "rules that decide a wrong byte, the likeliest first", failing
+
+
+def _unexplained(diagnosis: Diagnosis, spec: Spec, failing: Sequence[str]) -> Blame:
+    """Return the rules of what explains a part, or the stages that differ."""
+    if diagnosis.partial is not None and (rules := _of_explanation(diagnosis.partial, spec, (failing,))[0]):
+        return Blame(undecided=_in_order(failing, rules))
+    wrong = [finding.stage for finding in diagnosis.findings if not finding.right]
+    first = [diagnosis.first_stage] if diagnosis.first_stage in OF_STAGE else []
+    return Blame(stages=tuple(dict.fromkeys(wrong if len(wrong) > 1 else first)))
+
+
+def _by_other_bytes(checked: Iterable[str]) -> Iterator[str]:
+    """Yield the rules whose bytes other wrong bytes hide, but for those on what is left over."""
+    for rule in checked:
+        if {rule, rule.rpartition("-")[0]} & HIDDEN and rule not in OF_REMAINDERS:
+            yield rule
+
+
+def _in_order(failing: Sequence[str], rules: Collection[str]) -> tuple[str, ...]:
+    return tuple(rule for rule in failing if rule in rules)
+
+
+def _of_explanation(explanation: Explanation, spec: Spec, among: Sequence[Sequence[str]]) -> tuple[set[str], set[str]]:
+    """Return the rules that its mistakes break, and those of which they may break any.
+
+    among: the rules that fail; these and those that other wrong bytes hide; all that are checked, of which only the
+    stage is told. The first in which a mistake has a rule counts.
+    """
+    causes = explanation.each
+    padding = any(one.stage == Slot.PADDING for one in causes)
+    told, left = set[str](), set[str]()
+    for cause in causes:
+        for number, rules in enumerate(among):
+            kept = [rule for rule in rules if rule != "LAY-5" or padding]
+            if found := {*_of_cause(cause, spec, kept)} & {*kept}:
+                (told if number < SURE else left).update(found)
+                break
+    return told, left - told
+
+
+def _of_cause(cause: Cause, spec: Spec, failing: Sequence[str]) -> Sequence[str]:
     """Return the failing rules that one mistake breaks."""
-    known = next((rules for name, rules in OF_MISTAKES if name.match(cause.names[0])), ())
-    if known:
-        return known
-    stage = MAXIMA if cause.stage == Slot.BLOCK and not WIDER.match(cause.names[0]) else cause.stage
+    if cause.breaks:
+        return cause.breaks
+    if cause.profile is not None:
+        departures = set(_departures(spec, PROFILES[cause.profile]))
+        return [rule for rule in failing if {rule, rule.rpartition("-")[0]} & departures]
+    if cause.stage not in OF_STAGE:
+        return ()
+    stage = MAXIMA if cause.stage == Slot.BLOCK else cause.stage
     return _of([stage], spec, failing) or _of([OR_ELSE.get(stage, stage)], spec, failing)
+
+
+def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> list[str]:
+    """Return the failing rules that a diagnosis tells are broken. Rules: CNF-2, CNF-24."""
+    return list(blame(diagnosis, spec, failing).broken)
 
 
 def _of(stages: Collection[str], spec: Spec, failing: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fp4ref.conformance.diagnosis.evidence import Part
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide
+from fp4ref.conformance.mistakes.randomness import OF_BITS
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
 from fp4ref.conformance.mistakes.said import moved
 from fp4ref.conformance.mistakes.sides import before_codec
@@ -38,7 +39,7 @@ def source_of_bits(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]]) -> M
     mapped = _mapped(seen)
     if mapped is not None:
         name, text, table = mapped
-        return known(Slot.INPUT, f"bits-inferred-{name}", text, bits=partial(_looked_up, table))
+        return known(Slot.INPUT, f"bits-inferred-{name}", text, breaks=OF_BITS, bits=partial(_looked_up, table))
     shift = next(
         (by for by in SHIFTS if seen and all(_fits(np.roll(found[0], by, (0, 1)), found) for found in seen)), None
     )
@@ -47,6 +48,7 @@ def source_of_bits(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]]) -> M
             Slot.INPUT,
             f"bits-inferred-shift-{-shift[0]}-{-shift[1]}",
             f"elements use the random bits of {-shift[0]} rows and {-shift[1]} columns further on",
+            breaks=OF_BITS,
             bits=partial(np.roll, shift=shift, axis=(0, 1)),
             whole=True,
         )
@@ -57,6 +59,7 @@ def source_of_bits(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]]) -> M
                 Slot.INPUT,
                 f"bits-inferred-{size}",
                 moved(source, "random bits", "used"),
+                breaks=OF_BITS,
                 bits=partial(_taken, source),
             )
     return None

@@ -21,7 +21,7 @@ from fp4ref.conformance.mistakes.readers import DECLARED
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
 from fp4ref.conformance.mistakes.said import runs
 from fp4ref.conformance.mistakes.sides import before_codec
-from fp4ref.conformance.mistakes.transforms import transformed
+from fp4ref.conformance.mistakes.transforms import MATRIX, transformed
 from fp4ref.formats import Codec, Codes, F, Floats, Rounding, grid
 from fp4ref.hadamard import POINTS, butterfly
 from fp4ref.model.tiles import join
@@ -109,6 +109,7 @@ def sign_mask(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
         Slot.HADAMARD,
         f"hadamard-signs-inferred-{mask:04x}",
         f"Hadamard: the signs are those of the mask {mask:#06x} instead of {kernel.transform.signs:#06x}{where}",
+        breaks=MATRIX,
         transform=transformed(signs=mask),
     )
 

@@ -14,6 +14,7 @@ from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
 from fp4ref.conformance.mistakes.kernel import Kernel, Turn
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
 from fp4ref.conformance.mistakes.said import moved, runs
+from fp4ref.conformance.mistakes.transforms import MATRIX
 from fp4ref.formats import F, Floats, grid
 from fp4ref.hadamard import POINTS
 
@@ -52,6 +53,7 @@ def transform_matrix(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
         Slot.HADAMARD,
         f"hadamard-inferred-{kind_of(matrix, right)[0]}",
         f"Hadamard: {kind_of(matrix, right)[1]}",
+        breaks=MATRIX,
         transform=partial(_by, matrix),
     )
 
