@@ -282,6 +282,14 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("read: 2026-08", 'read: <span class="whole">2026-08</span>'),
         ("fn(NVFP4)", "fn(<wbr>NVFP4)"),
         ("m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "m(32,<wbr>4,*) k(4,*): k0 m1 m0 k1 m2"),
+        ("9.529 % and 11.2 %", '<span class="whole">9.529 %</span> and <span class="whole">11.2 %</span>'),
+        ("exhaustive: 2.1 * 10^9, 1", 'exhaustive: <span class="whole">2.1 * 10^9</span>, 1'),
+        ("64.7 / 68.8", '<span class="whole">64.7 / 68.8</span>'),
+        ("amax / 2688", "amax / 2688"),
+        ("7e: 7 0", '<span class="whole">7e: 7 0</span>'),
+        ("00: 7e 7e", '<span class="whole">00: 7e 7e</span>'),
+        ("scale nan 7e/fe", 'scale nan <span class="whole">7e/fe</span>'),
+        ("3/b 7/7", '<span class="whole">3/b</span> <span class="whole">7/7</span>'),
     ):
         assert breaks.cells(code.format(given)) == code.format(expected)
     long = "exhaustive: 3,941,944, 2026-11-23; table 6,7,8,15,22,23"
@@ -327,6 +335,7 @@ def test_a_table_of_sentences_is_marked_to_stand_in_lines_on_a_phone():
         return f'<table class="docutils align-default">{rows}</table>'
 
     sentence = "this cell says in a whole sentence what the others of its row can only point at"
+    assert breaks.needs_lines(table("1", sentence, "3", "4", "5", "6"))
     found = breaks.stacked(table("1", sentence, "3", "4", "5", "6"))
     assert '<table role="table" class="stacked docutils align-default">' in found
     assert '<td role="cell" data-label="a"><p>1</p>' in found
@@ -334,12 +343,15 @@ def test_a_table_of_sentences_is_marked_to_stand_in_lines_on_a_phone():
     assert found.count('role="columnheader"') == 6
     assert found.count('role="row"') == 2
     for fits in (table(*"123456"), table(sentence, *"23456"), table("1", sentence, "3"), table("1", sentence)):
-        assert breaks.stacked(fits) == fits
+        assert not breaks.needs_lines(fits)
     code = "<code>CUDA_R_4F_E2M1</code>"
-    assert 'data-label="b"' in breaks.stacked(table("1", f"{code} {sentence}", code))
-    context = {"body": table("1", sentence, *"3456")}
+    assert breaks.needs_lines(table("1", f"{code} {sentence}", code))
+    assert breaks.needs_lines(table("1", "2", "", "", "5", "6"))  # a phone shows 2 or nothing
+    assert not breaks.needs_lines(table("1", "2", "", "4", "5", "6"))
+    context = {"body": table("1", sentence, *"3456") + table(*"123456") + table(*"12345")}
     breaks.page(None, "", "", context, None)
-    assert 'data-label="e"' in context["body"]
+    assert context["body"].count('data-label="e"') == 2  # the second one has the columns of the first
+    assert context["body"].count('data-label="d"') == 2
     site = (DOCS / "site" / "_static" / "site.css").read_text("utf-8")
     assert "attr(data-label)" in site[site.index("max-width: 46em") :]
 
@@ -408,6 +420,29 @@ def test_reference_has_no_address_and_no_long_default(tmp_path):
 
 
 @pytest.mark.usefixtures("rules_read_once")
+def test_help_is_prose_between_how_a_command_is_called_and_its_options():
+    """A block of code keeps its lines, which a phone would break a second time."""
+    reference = load(DOCS / "generate/reference.py")
+    text = "\n".join(reference.commands())
+    assert "\nCompare dumps byte by byte with the golden model, or a kernel's bytes on aimed cases.\n" in text
+    assert "case ID; `--case` shows that case alone." in text
+    assert 'declared with `operation="gemm"` gets' in text
+    assert "unless `--include` is given" in text
+    fences = re.findall(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert {fence.split(maxsplit=1)[0].strip() for fence in fences[::2]} == {"Usage:"}
+    assert all(re.match(r"[A-Z][a-z ]+:\n", fence) for fence in fences[1::2])
+
+
+def test_lines_of_code_fit_a_block():
+    """A longer line is broken at any place, and the next prompt is hard to find."""
+    wide = load(DOCS / "site/ran.py").WIDTH
+    assert wide == load(DOCS / "generate/checkpoint_howtos.py").WIDTH
+    for path in sorted((DOCS / "site").glob("**/*.md")):
+        for name, fence in re.findall(r"^```([^\n]*)\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+            long = [line for line in fence.splitlines() if len(line) > wide]
+            assert name.startswith("{") or not long, (path.name, long)
+
+
 def test_the_page_on_trust_ends_in_tables_made_of_the_records(tmp_path, monkeypatch):
     page = load(DOCS / "generate/proved.py")
     held = page.proved()
