@@ -501,10 +501,8 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     taken = {"quantize": 0.75, "quantize, start": 0.5, "other": 20.5, "other, start": 0.25}
     rows = [{"case": case, "processor": seconds} for case, seconds in taken.items()]
     (results / "peer.json").write_text(json.dumps({"megabytes": 64, "results": rows}))
-    rows = [
-        {"case": f"k{ratio}", "ratio": ratio, "ratio_by_block": ratio / 2, "wide_seconds": 1} for ratio in (4, 1, 2)
-    ]
-    (results / "narrow.json").write_text(json.dumps({"results": rows}))
+    for name, rows in OTHERS.items():
+        (results / f"{name}.json").write_text(json.dumps({"against": "product", "results": rows}))
     page.main(tmp_path / "page.md", results)
     text = (tmp_path / "page.md").read_text("utf-8")
     lines = text.splitlines()
@@ -514,6 +512,7 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
         "## Modules: linear",
         "## Modules: B, 8 x 8",
         "## Modules: B, 64 x 8",
+        "## Products of quantized matrices: gemm",
         "## Checkpoints: 64 MB",
         "## Narrow matrices: narrow",
         "## Other measurements: cpu",
@@ -533,6 +532,7 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     assert "`mxfp8` takes least, 1.50 times as long as `torch`; `nvfp4` most, 1.64 times." in text
     assert "start where it was measured: `quantize` 0.25 s, `other` 20.25 s." in text
     assert "takes 1.00 (`k1`) to 4.00 (`k4`) times as long as a wide one; by block, 0.50 to 2.00 times." in text
+    assert "`cuda` takes 2 to 3 times as long as the product. `torch` takes 8 times as long as `cuda`." in text
 
 
 RECORDED = {
@@ -560,26 +560,39 @@ RECORDED = {
     "linear": [{"case": "torch", "seconds": 1.0, "ratio": 1.0}, {"case": "nvfp4", "seconds": 1.64, "ratio": 1.64}],
 }
 
+OTHERS = {  # of which a page is not told the device
+    "narrow": [
+        {"case": f"k{ratio}", "ratio": ratio, "ratio_by_block": ratio / 2, "wide_seconds": 1} for ratio in (4, 1, 2)
+    ],
+    "gemm": [
+        {"backend": "cuda", "spec": "mxfp4", "mode": "exact", "seconds": 0.5, "ratio": 2.0},
+        {"backend": "torch", "spec": "mxfp4", "mode": "exact", "seconds": 4.0, "ratio": 16.0},
+        {"backend": "cuda", "spec": "mxfp4", "mode": "fast", "seconds": 0.75, "ratio": 3.0},
+    ],
+}
 
-@pytest.mark.parametrize("name", RECORDED)
+
+@pytest.mark.parametrize("name", [*RECORDED, *OTHERS])
 def test_charts_of_any_results_stay_inside_and_name_every_case(name, tmp_path):
     charts = load(DOCS / "generate/charts.py")
-    (tmp_path / f"{name}.json").write_text(json.dumps({"setting": {"date": "2026-01-02"}, "results": RECORDED[name]}))
+    rows = (RECORDED | OTHERS)[name]
+    (tmp_path / f"{name}.json").write_text(json.dumps({"setting": {"date": "2026-01-02"}, "results": rows}))
     (result,) = charts.files(tmp_path)
     root = ET.fromstring(charts.DRAWN[result.kind](result, "light"))
     svg = "{http://www.w3.org/2000/svg}"
     said = root.findtext(f"{svg}desc")
     assert "2026-01-02" in said
-    shape = max((row.get("shape", "") for row in RECORDED[name]), key=len)
-    for row in RECORDED[name]:
+    shape = max((row.get("shape", "") for row in rows), key=len)
+    for row in rows:
         if row.get("shape", "") == shape and "case" in row and row["case"] != "torch" and "goal" not in row:
             assert f"{row['case']}: " in said
+    assert name != "gemm" or ("mxfp4, fast: 3.00" in said and "16.00" not in said)  # of the first backend alone
     for rect in root.iter(f"{svg}rect"):
         assert float(rect.get("x", 0)) + float(rect.get("width")) <= 800
     hatched = [rect for rect in root.iter(f"{svg}rect") if "fp-fill-pad" in rect.get("class", "")]
     assert len(hatched) == sum(
         "torchao" in str(row.get("case", row.get("call"))) and row.get("shape") == shape and "goal" not in row
-        for row in RECORDED[name]
+        for row in rows
     )
 
 
