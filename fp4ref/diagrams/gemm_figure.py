@@ -113,5 +113,5 @@ def _operand(
     if operand.direction == "column" and spec.hadamard:
         both = other.direction == "column"
         notes.append("Hadamard transform first" if both else f"no Hadamard, as {other.name} has none (GEM-10)")
-    lines = [line for note in notes for line in wrap(note, APART - 50, 10)]
-    return page.lines(x, y + height + 30, lines, size=10, kind="muted")
+    below = [line for note in notes for line in wrap(note, APART - 50, 10)]
+    return page.lines(x, y + height + 30, below, size=10, kind="muted")
