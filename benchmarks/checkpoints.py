@@ -63,7 +63,7 @@ for path in sorted(Path(sys.argv[1]).glob("*.safetensors")):
 """,
     ),
 }
-INSTALLED = {"llmcompressor": "llmcompressor", "modelopt": "nvidia-modelopt", "torch": "torch", "numpy": "numpy"}
+INSTALLED = {"llmcompressor": "llmcompressor", "modelopt": "nvidia-modelopt", "numpy": "numpy"}  # beside torch
 TWICE = ", 2 workers"
 ALL, MAPPED = "cpu backend alone, to memory", "cpu backend alone, page cache to page cache"
 COMPARED = ("quantize", "lint", ALL, MAPPED, *PEERS)
@@ -170,9 +170,9 @@ def cases(source: Path, quantized: Path, folder: Path, number: int) -> dict[str,
 @click.command()
 @click.option("--megabytes", default=512, show_default=True, help="Size of the source in high precision.")
 @click.option("--repeat", default=3, show_default=True)
-@click.option("--only", default="", help="Measure only cases whose name contains this text.")
+@click.option("--only", multiple=True, help="Measure only cases whose name contains this text, or another one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def main(megabytes: int, repeat: int, only: str, as_json: bool) -> None:
+def main(megabytes: int, repeat: int, only: tuple[str, ...], as_json: bool) -> None:
     """Measure lint, quantize and convert from the page cache."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -192,7 +192,7 @@ def main(megabytes: int, repeat: int, only: str, as_json: bool) -> None:
                 for name, (read, command) in cases(
                     folder / f"source{kind}", folder / f"quantized{kind}", out, number
                 ).items():
-                    if only in name and (not kind or name in COMPARED):
+                    if any(text in name for text in only or ("",)) and (not kind or name in COMPARED):
                         files = sorted(map(str, read.glob("*.safetensors")))
                         size = sum(Path(each).stat().st_size for each in files)
                         runs = taken.setdefault(f"{name}, {kind}" if kind else name, [])
@@ -201,7 +201,7 @@ def main(megabytes: int, repeat: int, only: str, as_json: bool) -> None:
         results = {name: summary(runs) for name, runs in taken.items()}
     if as_json:
         rows = [{"case": name, **each} for name, each in results.items()]
-        record = {"setting": setting(megabytes, repeat), "ratios": ratios(results), "results": rows}
+        record = {"setting": facts(megabytes, repeat), "ratios": ratios(results), "results": rows}
         click.echo(json.dumps(record, indent=1))
         return
     click.echo(f"fp4ref {fp4ref.__version__}, {megabytes} MB in bfloat16, medians of {repeat}")
@@ -212,20 +212,19 @@ def main(megabytes: int, repeat: int, only: str, as_json: bool) -> None:
         click.echo(f"{text}: {ratio:.2f}")
 
 
-def setting(megabytes: int, repeat: int) -> dict[str, Any]:
+def facts(megabytes: int, repeat: int) -> dict[str, Any]:
     """Return where and of what the numbers were measured."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    from setting import setting  # imports torch; the children have run by now
+
+    others = {module: name for module, name in INSTALLED.items() if find_spec(module)}
     return {
+        **setting("cpu"),
         "megabytes": megabytes,
         "repeat": repeat,
-        "fp4ref": fp4ref.__version__,
-        "commit": commit.stdout.strip(),
-        "date": time.strftime("%Y-%m-%d"),
-        "processors": os.cpu_count(),
         "threads": os.environ.get("FP4REF_NUM_THREADS", "one for each processor"),
         "folder": tempfile.gettempdir(),
         "load in the last 1, 5, 15 minutes": ", ".join(f"{each:.1f}" for each in os.getloadavg()),
-        "packages": ", ".join(f"{name} {version(name)}" for module, name in INSTALLED.items() if find_spec(module)),
+        "packages": ", ".join(f"{name} {version(name)}" for name in others.values()),
     }
 
 

@@ -35,7 +35,7 @@ def setting(device: str = "cuda") -> dict[str, str]:
     if device != "cuda":
         return {"device": f"{os.cpu_count()} processors", **here}
     query = ["nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.mem,clocks.max.sm", "--format=csv,noheader"]
-    name = {"device": torch.cuda.get_device_name(), "driver, clocks": first_line(query)}
+    name = {"device": torch.cuda.get_device_name(), "driver, clocks of SM and memory, highest of SM": first_line(query)}
     return {**name, **here, "cuda": str(torch.version.cuda)}
 
 

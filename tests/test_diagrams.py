@@ -529,6 +529,17 @@ def test_gemm_directions() -> None:
         assert {*product.a.axes, *product.b.axes} - {product.a.summed} == set(product.axes)
 
 
+@pytest.mark.rule("GEM-10", "HAD-4")
+def test_gemm_says_which_operands_are_transformed_in_their_own_column() -> None:
+    svg = ALL["gemm-hadamard"]
+    assert [element.text for element in texts(svg)].count("Hadamard transform first") == 2
+    assert "no Hadamard, as dY has none" in " ".join(element.text for element in texts(svg))
+    result = min(float(element.get("x")) for element in texts(svg) if element.text == "[M, K]")
+    notes = [element for element in texts(svg) if element.text.startswith(("blocks of", "no Hadamard", "Hadamard"))]
+    assert max(box(element)[2] for element in notes) < result - 30
+    assert not any("Hadamard" in element.text for element in texts(ALL["gemm"]))
+
+
 @pytest.mark.parametrize("name", list(fp4ref.profiles))
 def test_pipeline_of_every_profile(name: str) -> None:
     spec = fp4ref.profiles[name]

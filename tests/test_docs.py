@@ -282,6 +282,14 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("read: 2026-08", 'read: <span class="whole">2026-08</span>'),
         ("fn(NVFP4)", "fn(<wbr>NVFP4)"),
         ("m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "m(32,<wbr>4,*) k(4,*): k0 m1 m0 k1 m2"),
+        ("9.529 % and 11.2 %", '<span class="whole">9.529 %</span> and <span class="whole">11.2 %</span>'),
+        ("exhaustive: 2.1 * 10^9, 1", 'exhaustive: <span class="whole">2.1 * 10^9</span>, 1'),
+        ("64.7 / 68.8", '<span class="whole">64.7 / 68.8</span>'),
+        ("amax / 2688", "amax / 2688"),
+        ("7e: 7 0", '<span class="whole">7e: 7 0</span>'),
+        ("00: 7e 7e", '<span class="whole">00: 7e 7e</span>'),
+        ("scale nan 7e/fe", 'scale nan <span class="whole">7e/fe</span>'),
+        ("3/b 7/7", '<span class="whole">3/b</span> <span class="whole">7/7</span>'),
     ):
         assert breaks.cells(code.format(given)) == code.format(expected)
     long = "exhaustive: 3,941,944, 2026-11-23; table 6,7,8,15,22,23"
@@ -327,6 +335,7 @@ def test_a_table_of_sentences_is_marked_to_stand_in_lines_on_a_phone():
         return f'<table class="docutils align-default">{rows}</table>'
 
     sentence = "this cell says in a whole sentence what the others of its row can only point at"
+    assert breaks.needs_lines(table("1", sentence, "3", "4", "5", "6"))
     found = breaks.stacked(table("1", sentence, "3", "4", "5", "6"))
     assert '<table role="table" class="stacked docutils align-default">' in found
     assert '<td role="cell" data-label="a"><p>1</p>' in found
@@ -334,12 +343,15 @@ def test_a_table_of_sentences_is_marked_to_stand_in_lines_on_a_phone():
     assert found.count('role="columnheader"') == 6
     assert found.count('role="row"') == 2
     for fits in (table(*"123456"), table(sentence, *"23456"), table("1", sentence, "3"), table("1", sentence)):
-        assert breaks.stacked(fits) == fits
+        assert not breaks.needs_lines(fits)
     code = "<code>CUDA_R_4F_E2M1</code>"
-    assert 'data-label="b"' in breaks.stacked(table("1", f"{code} {sentence}", code))
-    context = {"body": table("1", sentence, *"3456")}
+    assert breaks.needs_lines(table("1", f"{code} {sentence}", code))
+    assert breaks.needs_lines(table("1", "2", "", "", "5", "6"))  # a phone shows 2 or nothing
+    assert not breaks.needs_lines(table("1", "2", "", "4", "5", "6"))
+    context = {"body": table("1", sentence, *"3456") + table(*"123456") + table(*"12345")}
     breaks.page(None, "", "", context, None)
-    assert 'data-label="e"' in context["body"]
+    assert context["body"].count('data-label="e"') == 2  # the second one has the columns of the first
+    assert context["body"].count('data-label="d"') == 2
     site = (DOCS / "site" / "_static" / "site.css").read_text("utf-8")
     assert "attr(data-label)" in site[site.index("max-width: 46em") :]
 
@@ -408,6 +420,29 @@ def test_reference_has_no_address_and_no_long_default(tmp_path):
 
 
 @pytest.mark.usefixtures("rules_read_once")
+def test_help_is_prose_between_how_a_command_is_called_and_its_options():
+    """A block of code keeps its lines, which a phone would break a second time."""
+    reference = load(DOCS / "generate/reference.py")
+    text = "\n".join(reference.commands())
+    assert "\nCompare dumps byte by byte with the golden model, or a kernel's bytes on aimed cases.\n" in text
+    assert "case ID; `--case` shows that case alone." in text
+    assert 'declared with `operation="gemm"` gets' in text
+    assert "unless `--include` is given" in text
+    fences = re.findall(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert {fence.split(maxsplit=1)[0].strip() for fence in fences[::2]} == {"Usage:"}
+    assert all(re.match(r"[A-Z][a-z ]+:\n", fence) for fence in fences[1::2])
+
+
+def test_lines_of_code_fit_a_block():
+    """A longer line is broken at any place, and the next prompt is hard to find."""
+    wide = load(DOCS / "site/ran.py").WIDTH
+    assert wide == load(DOCS / "generate/checkpoint_howtos.py").WIDTH
+    for path in sorted((DOCS / "site").glob("**/*.md")):
+        for name, fence in re.findall(r"^```([^\n]*)\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+            long = [line for line in fence.splitlines() if len(line) > wide]
+            assert name.startswith("{") or not long, (path.name, long)
+
+
 def test_the_page_on_trust_ends_in_tables_made_of_the_records(tmp_path, monkeypatch):
     page = load(DOCS / "generate/proved.py")
     held = page.proved()
@@ -466,10 +501,8 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     taken = {"quantize": 0.75, "quantize, start": 0.5, "other": 20.5, "other, start": 0.25}
     rows = [{"case": case, "processor": seconds} for case, seconds in taken.items()]
     (results / "peer.json").write_text(json.dumps({"megabytes": 64, "results": rows}))
-    rows = [
-        {"case": f"k{ratio}", "ratio": ratio, "ratio_by_block": ratio / 2, "wide_seconds": 1} for ratio in (4, 1, 2)
-    ]
-    (results / "narrow.json").write_text(json.dumps({"results": rows}))
+    for name, rows in OTHERS.items():
+        (results / f"{name}.json").write_text(json.dumps({"against": "product", "results": rows}))
     page.main(tmp_path / "page.md", results)
     text = (tmp_path / "page.md").read_text("utf-8")
     lines = text.splitlines()
@@ -479,6 +512,7 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
         "## Modules: linear",
         "## Modules: B, 8 x 8",
         "## Modules: B, 64 x 8",
+        "## Products of quantized matrices: gemm",
         "## Checkpoints: 64 MB",
         "## Narrow matrices: narrow",
         "## Other measurements: cpu",
@@ -498,6 +532,7 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     assert "`mxfp8` takes least, 1.50 times as long as `torch`; `nvfp4` most, 1.64 times." in text
     assert "start where it was measured: `quantize` 0.25 s, `other` 20.25 s." in text
     assert "takes 1.00 (`k1`) to 4.00 (`k4`) times as long as a wide one; by block, 0.50 to 2.00 times." in text
+    assert "`cuda` takes 2 to 3 times as long as the product. `torch` takes 8 times as long as `cuda`." in text
 
 
 RECORDED = {
@@ -525,26 +560,39 @@ RECORDED = {
     "linear": [{"case": "torch", "seconds": 1.0, "ratio": 1.0}, {"case": "nvfp4", "seconds": 1.64, "ratio": 1.64}],
 }
 
+OTHERS = {  # of which a page is not told the device
+    "narrow": [
+        {"case": f"k{ratio}", "ratio": ratio, "ratio_by_block": ratio / 2, "wide_seconds": 1} for ratio in (4, 1, 2)
+    ],
+    "gemm": [
+        {"backend": "cuda", "spec": "mxfp4", "mode": "exact", "seconds": 0.5, "ratio": 2.0},
+        {"backend": "torch", "spec": "mxfp4", "mode": "exact", "seconds": 4.0, "ratio": 16.0},
+        {"backend": "cuda", "spec": "mxfp4", "mode": "fast", "seconds": 0.75, "ratio": 3.0},
+    ],
+}
 
-@pytest.mark.parametrize("name", RECORDED)
+
+@pytest.mark.parametrize("name", [*RECORDED, *OTHERS])
 def test_charts_of_any_results_stay_inside_and_name_every_case(name, tmp_path):
     charts = load(DOCS / "generate/charts.py")
-    (tmp_path / f"{name}.json").write_text(json.dumps({"setting": {"date": "2026-01-02"}, "results": RECORDED[name]}))
+    rows = (RECORDED | OTHERS)[name]
+    (tmp_path / f"{name}.json").write_text(json.dumps({"setting": {"date": "2026-01-02"}, "results": rows}))
     (result,) = charts.files(tmp_path)
     root = ET.fromstring(charts.DRAWN[result.kind](result, "light"))
     svg = "{http://www.w3.org/2000/svg}"
     said = root.findtext(f"{svg}desc")
     assert "2026-01-02" in said
-    shape = max((row.get("shape", "") for row in RECORDED[name]), key=len)
-    for row in RECORDED[name]:
+    shape = max((row.get("shape", "") for row in rows), key=len)
+    for row in rows:
         if row.get("shape", "") == shape and "case" in row and row["case"] != "torch" and "goal" not in row:
             assert f"{row['case']}: " in said
+    assert name != "gemm" or ("mxfp4, fast: 3.00" in said and "16.00" not in said)  # of the first backend alone
     for rect in root.iter(f"{svg}rect"):
         assert float(rect.get("x", 0)) + float(rect.get("width")) <= 800
     hatched = [rect for rect in root.iter(f"{svg}rect") if "fp-fill-pad" in rect.get("class", "")]
     assert len(hatched) == sum(
         "torchao" in str(row.get("case", row.get("call"))) and row.get("shape") == shape and "goal" not in row
-        for row in RECORDED[name]
+        for row in rows
     )
 
 

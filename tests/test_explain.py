@@ -16,6 +16,7 @@ import fp4ref
 from covering import names_by_parts
 from fp4ref.cli import main
 from fp4ref.conformance.explain.codec_notes import rounding
+from fp4ref.conformance.explain.formulas import formula
 from fp4ref.conformance.explain.notation import parse_values, write_values
 from fp4ref.conformance.explain.steps import lines, sections
 from fp4ref.conformance.explain.way import explain
@@ -238,3 +239,9 @@ def test_the_place_of_the_code_in_another_packing(arguments, said):
     if not found.exit_code:
         record = json.loads(RUNNER.invoke(main, [*command, "--json"]).output)["packing"]
         assert record["text"].startswith(f"in {record['name']}: data byte {record['byte']}")
+
+
+def test_a_formula_names_the_values_that_it_is_used_with():
+    arithmetic = fp4ref.profiles["aiter.mxfp4_ceil"].arithmetic
+    assert formula(arithmetic.block_scale).endswith("NaN past float32 (divisor 4, carry 0, up true)")
+    assert formula(fp4ref.NVFP4.arithmetic.block_scale) == "amax * (S_enc * fp32(1/6)), at most FLT_MAX"

@@ -22,7 +22,7 @@ from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.text_width import text_width, wrap
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from measured import Kind, Result, elements, files, is_peer, largest, shapes
+from measured import Kind, Result, backends, elements, files, is_peer, largest, shapes
 
 ROOT = Path(__file__).resolve().parents[2]
 GPT = ROOT / "docs/recorded/te_gpt.json"
@@ -159,10 +159,31 @@ def modules(result: Result, theme: str) -> str:
     return _bars(theme, title, f"1.0 is {base} in the same run. {dated(result)}", bars)
 
 
+def products(result: Result, theme: str) -> str:
+    """Draw the time of the first backend's products as a multiple of the product that they are compared with."""
+    first, *others = backends(result)
+    base = result.facts.get("against", "product that it is compared with")
+    title = f"Products of quantized matrices by {first}: time as a multiple"
+    more = f" The table below has {' and '.join(others)} too." if others else ""
+    bars = [
+        Bar(f"{row['spec']}, {row['mode']}", row["ratio"], f"{row['ratio']:.2f}")
+        for row in result.rows
+        if row["backend"] == first
+    ]
+    return _bars(theme, title, f"1.0 is the {base} in the same run. {dated(result)}{more}", bars)
+
+
+def narrow(result: Result, theme: str) -> str:
+    """Draw the time of narrow matrices, by element, as a multiple of a wide matrix's."""
+    bars = [Bar(row["case"], row["ratio"], f"{row['ratio']:.2f}") for row in result.rows]
+    said = f"1.0 is the time of an element of a wide matrix in the same run. {dated(result)}"
+    return _bars(theme, "Narrow matrices: time of an element as a multiple", said, bars)
+
+
 def dated(result: Result) -> str:
     """Return the facts of a run that its file states, such as device and commit, as one sentence."""
-    facts = [f"{key} {value}" for key, value in result.facts.items() if not key.startswith("copy")]
-    return f"{', '.join(facts)}." if facts else ""
+    facts = [f"{key}: {value}" for key, value in result.facts.items() if not key.startswith("copy")]
+    return f"{'; '.join(facts)}." if facts else ""
 
 
 def format_error(theme: str) -> str:
@@ -198,7 +219,14 @@ def _bars(theme: str, title: str, said: str, bars: list[Bar]) -> str:
     return page.svg()
 
 
-DRAWN = {Kind.KERNELS: kernels, Kind.CALLS: calls, Kind.GROUPED: modules, Kind.MODULES: modules}
+DRAWN = {
+    Kind.KERNELS: kernels,
+    Kind.CALLS: calls,
+    Kind.GROUPED: modules,
+    Kind.MODULES: modules,
+    Kind.PRODUCTS: products,
+    Kind.NARROW: narrow,
+}
 CHARTS: dict[str, Callable[[str], str]] = {
     "training-loss": training_loss,
     "step-time": step_time,

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from click.testing import CliRunner
 
+WIDTH = 96  # columns of a block of code on a desktop
 COMMON = Path(__file__).resolve().parents[2] / "tests/common"
 sys.path.insert(0, str(COMMON))
 import checkpoints_corpus as corpus  # noqa: E402 - a module of the tests
@@ -165,7 +166,7 @@ def section(story: Story, place: Path) -> str:
 def run(place: Path, *arguments: Any) -> list[str]:
     """Return a command and the lines that it prints."""
     with chdir(place):
-        done = CliRunner(env={"COLUMNS": "120"}).invoke(main, list(arguments), prog_name="fp4ref")
+        done = CliRunner(env={"COLUMNS": str(WIDTH)}).invoke(main, list(arguments), prog_name="fp4ref")
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     printed = done.stdout + (done.stderr.splitlines()[-1] if done.exit_code == 2 else "")

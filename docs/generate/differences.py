@@ -174,7 +174,8 @@ def groups() -> Iterator[tuple[str, fp4ref.Spec, list[fp4ref.Spec]]]:
 def settings(members: Sequence[fp4ref.Spec]) -> Iterator[str]:
     """Yield what the records say: block, global scale, rounding, signs, NaN."""
     yield "### Settings\n"
-    yield "Ties, sign and NaN are those of the element's codec; NaN codes are of a NaN with sign bit 0 and 1.\n"
+    yield "Ties, sign and NaN are those of the element's codec (E2M1-6 defines the words); NaN codes are of a NaN with"
+    yield "sign bit 0 and 1.\n"
     rows = []
     for spec in members:
         element = spec.element

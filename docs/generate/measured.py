@@ -53,7 +53,8 @@ class Result(NamedTuple):
         """The device and the size of the run in words; its file's name where the file does not tell."""
         told = [self.facts[fact].split(", one thread")[0] for fact in ("device", "size") if fact in self.facts]
         told += [f"{self.facts[fact]} MB" for fact in ("megabytes",) if fact in self.facts]
-        return ", ".join(told) or self.name.removeprefix(f"{self.kind.lower()}_").replace("_", " ")
+        name = self.name.removeprefix(f"{self.kind.lower()}_").replace("_", " ")
+        return ", ".join(told) or re.sub(r"(?<=\d)gb\b", " GB", name)
 
 
 class Pair(NamedTuple):
@@ -214,15 +215,29 @@ def sentences(result: Result) -> Iterator[str]:
     yield from beside_peers(result)
 
 
+def backends(result: Result) -> list[str]:
+    """Return the backends of products, the one with the most of them first."""
+    names = [row["backend"] for row in result.rows]
+    return sorted(dict.fromkeys(names), key=lambda name: -names.count(name))
+
+
 def of_backends(result: Result) -> Iterator[str]:
-    """Yield how long each backend takes beside the one with the most products."""
+    """Yield how long each backend takes beside the one with the most products, and that one beside another product."""
     times: dict[str, dict[tuple[str, str], float]] = {}
     for row in result.rows:
         times.setdefault(row["backend"], {})[row["spec"], row["mode"]] = row["seconds"]
-    first, *others = sorted(times, key=lambda name: -len(times[name]))
+    first, *others = backends(result)
+    ratios = [row["ratio"] for row in result.rows if row["backend"] == first and row.get("ratio")]
+    if ratios and "against" in result.facts:
+        yield f"`{first}` takes {span(ratios)} times as long as the {result.facts['against']}."
     for name in others:
         shared = [seconds / times[first][case] for case, seconds in times[name].items() if case in times[first]]
-        yield f"`{name}` takes {shown(min(shared))} to {shown(max(shared))} times as long as `{first}`."
+        yield f"`{name}` takes {span(shared)} times as long as `{first}`."
+
+
+def span(ratios: list[float]) -> str:
+    """Return the smallest and the largest of some numbers, in words."""
+    return " to ".join(dict.fromkeys(map(shown, (min(ratios), max(ratios)))))
 
 
 def shown(value: Any) -> str:

@@ -30,7 +30,7 @@ Times of one machine say little about another, so every benchmark measures ratio
 data by as many threads on a CPU, to the copy bandwidth of the device on a GPU. `benchmarks/README.md` says what each
 measures. Other libraries are measured in the same run, where they are installed, and shown where they are faster too.
 """
-DRAWN = (Kind.KERNELS, Kind.CALLS, Kind.GROUPED, Kind.MODULES)
+DRAWN = (Kind.KERNELS, Kind.CALLS, Kind.GROUPED, Kind.MODULES, Kind.PRODUCTS, Kind.NARROW)
 
 
 def main(target: Path, results: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
+from textwrap import dedent
 from types import ModuleType
 from typing import NamedTuple
 
@@ -24,6 +25,10 @@ from fp4ref.spec import Spec
 UNQUOTED = re.compile(r"(: |-> )'([^']*)'")
 FORWARD = re.compile(r"ForwardRef\('([^']*)'\)")
 ENUM = re.compile(r"<(\w+\.\w+): [^>]*>")
+HELP = re.compile(
+    r"(Usage: .*?)\n\n(.*?)\n\n(\w[^\n]*:\n.*)", re.DOTALL
+)  # of a command: how it is called, prose, options
+TYPED = re.compile(r"(`[^`]*`)|(?<![\w-])--?[a-z][\w-]*|\S*\w=\S*\w\"?")  # in prose: what a user types, or code already
 WIDTH = 90
 SOME = 6  # of the names of a mapping
 MODULES = {
@@ -183,7 +188,11 @@ def commands() -> Iterator[str]:
     runner = CliRunner(env={"COLUMNS": "100", "PATH": ""})
     for name in COMMANDS:
         said = runner.invoke(main, [name, "--help"], prog_name="fp4ref", catch_exceptions=False).output
-        yield f"## fp4ref {name}\n\n```text\n{said.rstrip()}\n```\n"
+        usage, about, options = HELP.fullmatch(said.rstrip()).groups()  # type: ignore[union-attr]
+        yield f"## fp4ref {name}\n\n```text\n{usage}\n```\n"
+        text = re.sub(r"(?<=\S)\n(?=\S)", " ", dedent(about))
+        yield from prose(TYPED.sub(lambda found: found[1] or f"`{found[0]}`", text))
+        yield f"```text\n{options}\n```\n"
 
 
 if __name__ == "__main__":

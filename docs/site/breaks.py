@@ -1,7 +1,8 @@
 """Text breaks where a reader would break it: names in tables do, numbers, dates and options do not.
 
 A table whose columns a phone has no room for, with long text in them, is marked as `stacked`, and each of its cells
-with its column's name: on a phone its rows stand below each other, with one cell a line.
+with its column's name: on a phone its rows stand below each other, with one cell a line. Tables of a page that have the
+same columns look alike.
 
 A block of plain text is marked as `columns` if words are aligned, and as `long` if such a line is longer than a page;
 its other lines are marked as `said`, so that a phone can break them. No option and no rule breaks behind its hyphens.
@@ -17,12 +18,15 @@ from typing import Any
 CELL = re.compile(r"<t[dh][ >].*?</t[dh]>", re.DOTALL)
 TEXT = re.compile(r"(?<=>)[^<]+(?=<)")
 PLACE = re.compile(
-    r"(?<=\w[._])(?=[A-Za-z]\w\w)|(?<=[,:@/)*|=])(?=[A-Za-z])|(?<=\w-)(?=[A-Za-z])|(?<=\w\()(?=[A-Za-z]\w)|(?<=@)(?=\d)"
+    r"(?<=\w[._])(?=[A-Za-z]\w\w)|(?<=[,:@)*|=])(?=[A-Za-z])"
+    r"|(?<=/)(?<!\b[\da-f]/)(?<!\b[\da-f]{2}/)(?=[A-Za-z])"  # not in 7e/fe
+    r"|(?<=\w-)(?=[A-Za-z])|(?<=\w\()(?=[A-Za-z]\w)|(?<=@)(?=\d)"
 )
 LIST = re.compile(r"(?<=,)(?=\d)(?!\d{3}\b)")  # in a long list of numbers, such as a layout's table; not of thousands
 WHOLE = re.compile(
     r"\b\d{4}-\d\d(?:-\d\d)?\b|-?\b\d[\d.]*e[+-]\d+\b|(?<!\w)-[A-Z]\w*\b|\b\d+\.\d+, draft\b"
-)  # dates, numbers, negative ones with a name, and a version
+    r"|\b\d[\d.]* (?:%|[*] 10\^\d+|/ \d[\d.]*\b)|\b[\da-f]{2}(?:: [\da-f]+ [\da-f]+|/[\da-f]{2})\b|\b[\da-f]/[\da-f]\b"
+)  # dates, numbers, negative ones with a name, a version; percents, powers of ten, two shares, the bytes of a block
 LONG = 24
 NAME = re.compile(r'(?<=<span class="pre">)[^<]{31,}(?=</span>)')  # in a sentence; a phone has no longer lines
 CODE = re.compile(r'<div class="highlight-(?:python|default|pycon) .*?</pre>', re.DOTALL)
@@ -73,14 +77,28 @@ def read(cell: str) -> str:
     return unescape(re.sub("<[^>]*>", "", cell)).strip()
 
 
-def stacked(table: str) -> str:
-    """Return a table, marked as stacked if half of its rows have long text, and it has many columns or two of code."""
-    head, *rows = [CELL.findall(row) for row in ROW.findall(table)]
-    names, body = [read(cell) for cell in head], [row[1:] for row in rows]
+def heads(table: str) -> list[str]:
+    """Return the names of a table's columns."""
+    return [read(cell) for cell in CELL.findall(ROW.findall(table)[0])]
+
+
+def needs_lines(table: str) -> bool:
+    """Return True for a table with long text, or with nothing in a third of its cells, in many columns or two of code.
+
+    Half of its rows have the long text. Where a phone shows two columns, most rows of the other table look empty.
+    """
+    names = heads(table)
+    body = [CELL.findall(row)[1:] for row in ROW.findall(table)[1:]]
     wide = len(names) >= MANY or all(any("<code" in cell for row in body for cell in row[i : i + 1]) for i in (0, 1))
     long = sum(any(len(read(cell)) > LONG_CELL for cell in row) for row in body)
-    if not wide or not long or 2 * long < len(rows):
-        return table
+    empty = sum(not read(cell) for row in body for cell in row)
+    sparse = len(names) > MANY and 3 * empty > sum(map(len, body))
+    return wide and (sparse or (long > 0 and 2 * long >= len(body)))
+
+
+def stacked(table: str) -> str:
+    """Return a table, marked as stacked."""
+    names = heads(table)
 
     def row(found: re.Match[str]) -> str:
         labels = iter(names)
@@ -109,7 +127,8 @@ def marked(block: re.Match[str]) -> str:
 def page(app: Any, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """Change the body of one page."""
     if "body" in context:
-        tables = TABLE.sub(lambda table: stacked(table[0]), context["body"])
+        alike = [heads(table) for table in TABLE.findall(context["body"]) if needs_lines(table)]
+        tables = TABLE.sub(lambda found: stacked(found[0]) if heads(found[0]) in alike else found[0], context["body"])
         body = OPTION.sub('<span class="pre whole">', cells(tables))
         context["body"] = narrow(PLAIN.sub(marked, body))
 

@@ -27,7 +27,7 @@ def explore(output: Path, force: bool) -> None:
     """Write the explorer, which shows the nibble, scale, tile and quantization steps of any element.
 
     The page is one file and needs no network. A link can choose what it shows first:
-    explorer.html#spec=mxfp4&direction=row&layout=tiled_128x4&shape=160x256&element=37,130
+    explorer.html#spec=mxfp4&shape=160x256&element=37,130
     """
     write_bytes(output, html().encode(), HTML, force=force)
     click.echo(f"{output}: open it in a browser")

@@ -7,9 +7,11 @@ from typing import NamedTuple
 from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.place import spoken
 from fp4ref.diagrams.request import Request
+from fp4ref.diagrams.text_width import wrap
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
 
+APART = 230.0  # from an operand to the next one, and to the result
 SIZES = {"M": 92.0, "N": 66.0, "K": 118.0}  # pixels of an axis: tokens, outputs, inputs
 
 
@@ -74,20 +76,24 @@ def _product(page: Canvas, y: float, product: DrawnProduct, spec: Spec) -> float
     page.text(MARGIN, y + 54, f"sum over {product.a.summed}", size=12, kind="muted")
     x = MARGIN + 136.0
     heights = []
-    for number, operand in enumerate((product.a, product.b)):
-        both = product.a.direction == product.b.direction == "column"
-        heights.append(_operand(page, x, y, operand, spec, "ab"[number], both))
-        x += 230
-        page.text(x - 40, y + 46, "×" if number == 0 else "=", size=18, anchor="middle")
+    for kind, operand, other in (("a", product.a, product.b), ("b", product.b, product.a)):
+        heights.append(_operand(page, x, y, operand, other, spec, kind))
+        x += APART
+        page.text(x - 40, y + 46, "×" if kind == "a" else "=", size=18, anchor="middle")
     width, height = SIZES[product.axes[1]], SIZES[product.axes[0]]
     page.box(x, y, width, height, "paper", title=product.result)
     page.text(x + width / 2, y + height / 2 + 4, product.result, size=13, anchor="middle", mono=True)
     page.text(x, y + height + 15, f"[{product.axes[0]}, {product.axes[1]}]", size=11, mono=True, kind="muted")
-    return y + max(*heights, height) + 62
+    return max(*heights, y + height + 22) + 36
 
 
-def _operand(page: Canvas, x: float, y: float, operand: DrawnOperand, spec: Spec, kind: str, both: bool) -> float:
-    """Draw an operand. both: both operands are in the column direction, so that their transforms cancel."""
+def _operand(
+    page: Canvas, x: float, y: float, operand: DrawnOperand, other: DrawnOperand, spec: Spec, kind: str
+) -> float:
+    """Draw an operand, and below it how it is quantized; return the y below. Rules: GEM-10, HAD-4.
+
+    other: the operand that it is multiplied with. Both are transformed if both are in the column direction.
+    """
     width, height = SIZES[operand.axes[1]], SIZES[operand.axes[0]]
     rows = operand.direction == "row"
     page.box(x, y, width, height, kind, title=f"{operand.name}, {operand.direction} direction")
@@ -103,8 +109,9 @@ def _operand(page: Canvas, x: float, y: float, operand: DrawnOperand, spec: Spec
     page.text(
         x, y + height + 15, f"[{operand.axes[0]}, {operand.axes[1]}], {operand.direction} direction", size=11, mono=True
     )
-    note = f"{operand.name}.{operand.direction}: blocks of {spec.block.columns} along {operand.summed}"
+    notes = [f"blocks of {spec.block.columns} along {operand.summed}"]
     if operand.direction == "column" and spec.hadamard:
-        note = f"Hadamard, then blocks along {operand.summed}" if both else "no Hadamard: the other has none (GEM-10)"
-    page.text(x, y + height + 30, note, size=10, kind="muted")
-    return height
+        both = other.direction == "column"
+        notes.append("Hadamard transform first" if both else f"no Hadamard, as {other.name} has none (GEM-10)")
+    below = [line for note in notes for line in wrap(note, APART - 50, 10)]
+    return page.lines(x, y + height + 30, below, size=10, kind="muted")

@@ -6,6 +6,7 @@ import numpy as np
 
 from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.request import Request
+from fp4ref.diagrams.text_width import wrap
 from fp4ref.formats import STOCHASTIC_E2M1, F
 
 VALUES = (0.3, -0.3, 1.0, 1.9, 2.4, 4.5, 5.9, 7.0)
@@ -30,8 +31,11 @@ def stochastic(request: Request) -> str:
         "The value of each code in brackets. A value of the format keeps its code for every byte; 6 and more saturate."
     )
     page.text(MARGIN, y + 18, note, size=11, kind="muted")
-    note = "Away from zero: floor(256 · frac) bytes, frac in steps; the mean is short by less than step / 256."
-    page.text(MARGIN, y + 34, note, size=11, kind="muted")
+    note = (
+        "floor(256 · f) of the 256 bytes round away from zero; f is the part of a step by which |y| is above the "
+        "smaller magnitude. So the mean over all bytes is below |y| by less than step / 256."
+    )
+    page.lines(MARGIN, y + 34, wrap(note, page.width - 2 * MARGIN, 11), size=11, kind="muted")
     return page.svg()
 
 

@@ -15,11 +15,12 @@ RULE_ID = re.compile(r"\b[A-Z][A-Z0-9]*-\d+\b")
 
 
 def formula(function: Callable[..., Any]) -> str:
-    """Return the first line of the docstring, without the rules that it cites."""
+    """Return the first line of the docstring, without the rules that it cites, and the values that it is used with."""
     text = (_undecorated(function).__doc__ or "no formula given").strip().splitlines()[0]
     text = text.partition(" Rules:")[0].rstrip(".")
     bound = function.keywords if isinstance(function, partial) else {}
-    return text + "".join(f" ({name} {value})" for name, value in bound.items())
+    values = ", ".join(f"{name} {str(value).lower()}" for name, value in bound.items())
+    return f"{text} ({values})" if values else text
 
 
 def cited(function: Callable[..., Any], default: str = "PRO-3") -> tuple[str, ...]:
