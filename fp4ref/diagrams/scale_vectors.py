@@ -102,7 +102,7 @@ def _words(page: Canvas, left: float, y: float) -> None:
 
 
 def _columns(page: Canvas, tiles: int, left: float, y: float) -> None:
-    """Draw the columns of tensor memory that hold the words of B, step by step along K, for so many tiles of N."""
+    """Draw the columns of tensor memory that hold the words of B, step by step along K. tiles: those of N."""
     rows, wide, cell = TILED_128X4.tile[0], TILED_128X4.tile[0] // LANES, COLUMNS * CELL / WORDS
     page.text(MARGIN, y + 16, "N up to 128" if tiles == 1 else "N above 128, up to 256", size=12, bold=True)
     for tile in range(tiles):
