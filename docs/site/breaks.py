@@ -29,7 +29,7 @@ WHOLE = re.compile(
 )  # dates, numbers, negative ones with a name, and a version
 LONG = 24
 SHORT = 14  # characters of a name that a desktop has room for
-DENSE = 9  # columns between which no room is left; the style sheet sets them in smaller type
+DENSE = 9  # columns between which no room is left
 FEW = 12  # characters of a cell, such as the codes of four elements
 ONCE = re.compile(r"(<table.*?</table>)", re.DOTALL)
 SET = re.compile(r"(<(pre|script|style|svg)\b.*?</\2>)", re.DOTALL)  # as it is
