@@ -529,21 +529,27 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
         record = {"setting": {"device": "B", "date": "2026-01-02", "size": size}, "results": rows}
         (results / f"{name}.json").write_text(json.dumps(record))
     taken = {"quantize": 0.75, "quantize, start": 0.5, "other": 20.5, "other, start": 0.25}
-    rows = [{"case": case, "processor": seconds} for case, seconds in taken.items()]
-    (results / "peer.json").write_text(json.dumps({"megabytes": 64, "results": rows}))
+    rows_of_checkpoints = [{"case": case, "processor": seconds} for case, seconds in taken.items()]
+    (results / "peer.json").write_text(json.dumps({"megabytes": 64, "results": rows_of_checkpoints}))
     rows = [
         {"case": f"k{ratio}", "ratio": ratio, "ratio_by_block": ratio / 2, "wide_seconds": 1} for ratio in (4, 1, 2)
     ]
     (results / "narrow.json").write_text(json.dumps({"results": rows}))
+    clocks = {"driver, clocks": "580.1, 1900 MHz, 3201 MHz, 1980 MHz"}
+    (results / "checkpoints_11gb.json").write_text(json.dumps({"setting": clocks, "results": rows_of_checkpoints}))
     page.main(tmp_path / "page.md", results)
     text = (tmp_path / "page.md").read_text("utf-8")
     lines = text.splitlines()
+    assert (
+        "driver: 580.1; clocks: 1900 MHz of at most 1980 MHz, memory 3201 MHz; file: `checkpoints_11gb.json`" in lines
+    )
     assert [line for line in lines if line.startswith("## ")] == [
         "## Kernels on a GPU: H",
         "## Calls from Python: H",
         "## Modules: linear",
         "## Modules: B, 8 x 8",
         "## Modules: B, 64 x 8",
+        "## Checkpoints: 11 GB",
         "## Checkpoints: 64 MB",
         "## Narrow matrices: narrow",
         "## Other measurements: cpu",

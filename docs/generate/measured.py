@@ -74,7 +74,7 @@ def read(path: Path) -> Result:
     copied, ratios = record.pop("copy", None), record.pop("ratios", {})
     facts = {key: shown(value) for key, value in record.items() if not isinstance(value, (list, dict))}
     facts |= {name: shown(item) for name, item in record.get("setting", {}).items()}
-    if "driver, clocks" in facts:  # as nvidia-smi answers: the clock of the processors, of the memory, the highest
+    if facts.get("driver, clocks", "").count(", ") == 3:  # of nvidia-smi: of the processors, of the memory, the highest
         driver, now, memory, highest = facts.pop("driver, clocks").split(", ")
         facts |= {"driver": driver, "clocks": f"{now} of at most {highest}, memory {memory}"}
     if copied is not None:
