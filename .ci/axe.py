@@ -106,6 +106,10 @@ const entry = document.querySelector(".sidebar-tree a.current");
 if (entry && innerWidth > 1000 && entry.getBoundingClientRect().bottom > innerHeight) {
   found.push("the side bar does not show the page's own entry");
 }
+const split = document.querySelector("wbr.phone");
+if (split && innerWidth > 1000 && getComputedStyle(split).display !== "none") {
+  found.push("names break where only a phone's shall");
+}
 return found;
 """
 CONTRAST = 4.5  # of text in a picture, as WCAG asks of text

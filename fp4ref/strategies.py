@@ -1,6 +1,6 @@
 """Hypothesis strategies for tests of quantizers: specifications, tensors that are aimed at them, layouts, random bits.
 
-Needs the package hypothesis: `pip install fp4ref[hypothesis]`.
+Needs the package hypothesis: `pip install 'fp4ref[hypothesis]'`.
 
     from hypothesis import given, strategies as st
     from fp4ref import strategies as fp4

@@ -661,6 +661,14 @@ def test_scale_vectors_are_those_of_the_manual() -> None:
     for _, word, selector, count, k in deep:
         block = 96 // int(count)
         assert 4 * int(word) + int(selector) == int(k) // block
+    pattern = r"B, N up to (\d+), n (\d+)–(\d+), word (\d): columns (\d+) to (\d+)"
+    found = [tuple(map(int, m.groups())) for m in map(re.compile(pattern).fullmatch, titles(ALL["scale-vectors"])) if m]
+    # What CUTLASS' tmem_sf_frg prints: 32 rows to a column, and words along K 4 columns (N = 128) or 8 (N = 256) apart.
+    assert found == [
+        *[(128, 0, 127, word, 4 * word, 4 * word + 3) for word in range(3)],
+        *[(256, 0, 127, word, 8 * word, 8 * word + 3) for word in range(3)],
+        *[(256, 128, 255, word, 8 * word + 4, 8 * word + 7) for word in range(3)],
+    ]
 
 
 def test_limits_between_codes_are_exact() -> None:

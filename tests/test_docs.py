@@ -261,6 +261,9 @@ def test_commands_that_the_site_runs(page, block, tmp_path, monkeypatch):
         assert result.exit_code == expected, result.output
 
 
+PHONE = '<wbr class="phone">'
+
+
 def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
     breaks = load(DOCS / "site" / "breaks.py")
     code = '<td><code><span class="pre">{}</span></code></td>'
@@ -269,6 +272,10 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("1.1, draft", '<span class="whole">1.1, draft</span>'),
         ("docs/examples/standard.c", "docs/<wbr>examples/<wbr>standard.c"),
         ("te.fp8_block@2.9", "te.<wbr>fp8_<wbr>block@<wbr>2.9"),
+        ("element_max", f"element_{PHONE}max"),
+        ("__metadata__", "__metadata__"),
+        ("mxfp8-e4m3, -0", '<span class="whole">mxfp8-e4m3</span>, -0'),
+        ("nvfp4-row-scaled", "nvfp4-<wbr>row-<wbr>scaled"),
         ("-0.10009765625", "-0.10009765625"),
         ("1,835,008", "1,835,008"),
         ("-o", "-o"),
@@ -280,7 +287,7 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("6, -NaN", '6, <span class="whole">-NaN</span>'),
         ("clamp(x, -E, E)", 'clamp(x, <span class="whole">-E</span>, E)'),
         ("read: 2026-08", 'read: <span class="whole">2026-08</span>'),
-        ("fn(NVFP4)", "fn(<wbr>NVFP4)"),
+        ("fn(NVFP4)", f"fn({PHONE}NVFP4)"),
         ("m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "m(32,<wbr>4,*) k(4,*): k0 m1 m0 k1 m2"),
         ("9.529 % and 11.2 %", '<span class="whole">9.529 %</span> and <span class="whole">11.2 %</span>'),
         ("exhaustive: 2.1 * 10^9, 1", 'exhaustive: <span class="whole">2.1 * 10^9</span>, 1'),
@@ -291,14 +298,42 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("scale nan 7e/fe", 'scale nan <span class="whole">7e/fe</span>'),
         ("3/b 7/7", '<span class="whole">3/b</span> <span class="whole">7/7</span>'),
     ):
-        assert breaks.cells(code.format(given)) == code.format(expected)
+        assert breaks.cells(code.format(given)).replace(' class="whole "', "") == code.format(expected)
+    dense = f"<table>{'<th>a</th>' * 9}{code}</table>"  # no room: any name breaks
+    assert breaks.cells(dense.format("element_max")) == dense.format("element_<wbr>max")
     long = "exhaustive: 3,941,944, 2026-11-23; table 6,7,8,15,22,23"
     said = breaks.cells(f"<td>{long}</td>")
     assert "3,941,944" in said
     assert '<span class="whole">2026-11-23</span>' in said
     assert "6,<wbr>7,<wbr>8,<wbr>15" in said
     outside = '<p>a.bed_c</p><td><a href="rule/a_bed.html#a.bed">x.yes</a></td>'
-    assert breaks.cells(outside) == '<p>a.bed_c</p><td><a href="rule/a_bed.html#a.bed">x.<wbr>yes</a></td>'
+    assert breaks.cells(outside) == f'<p>a.bed_c</p><td><a href="rule/a_bed.html#a.bed">x.{PHONE}yes</a></td>'
+
+
+def test_short_cells_with_numbers_stay_on_one_line():
+    breaks = load(DOCS / "site" / "breaks.py")
+    codes = "<p><code>7</code> <code>7</code> <code>5</code> <code>7</code></p>"
+    for text in (codes, "row 0, 0", "[2, 3, 40]"):
+        assert breaks.cells(f'<td role="cell">{text}</td>') == f'<td class="whole " role="cell">{text}</td>'
+    assert breaks.cells('<td class="text-right">1 x 16</td>') == '<td class="whole text-right">1 x 16</td>'
+    for text in ("a stored member", "1234567890123 bytes", "448"):
+        assert breaks.cells(f"<td>{text}</td>") == f"<td>{text}</td>"
+    css = (DOCS / "site" / "_static" / "site.css").read_text("utf-8")
+    assert re.search(r"^\.whole, .*td\.whole code \.pre \{ white-space: nowrap; \}", css, re.MULTILINE)
+
+
+def test_names_and_dates_beside_a_page_break_where_a_reader_would():
+    breaks = load(DOCS / "site" / "breaks.py")
+    link = '<li><a href="#get_align">{}</a></li>'
+    context = {
+        "toc": link.format("get_align_size"),
+        "furo_navigation_tree": link.format("Peers, executed on 2026-11-23"),
+    }
+    context["toc"] += link.format("get_align_size_for_quantization")
+    breaks.sides(None, "", "", context, None)
+    assert link.format("get_<wbr>align_<wbr>size_<wbr>for_<wbr>quantization") in context["toc"]
+    assert link.format(f"get_{PHONE}align_{PHONE}size") in context["toc"]
+    assert 'on <span class="whole">2026-11-23</span></a>' in context["furo_navigation_tree"]
 
 
 def test_long_names_break_at_their_parts_on_a_phone_alone():
@@ -306,12 +341,17 @@ def test_long_names_break_at_their_parts_on_a_phone_alone():
     name = "test_squares_have_the_size_of_the_convention"
     split = '<wbr class="phone">'
     said = f'<code><span class="pre">{name}</span></code> <code><span class="pre">scale_zero</span></code>'
+    said += "<h3>moe_permute_and_pad_with_probs</h3><script>const a_name_that_a_script_has_for_it = 1;</script>"
     call = '<span class="n">get_random_sign_mask</span><span class="p">(</span><span class="n">scale_layout</span>'
     block = f'<div class="highlight-python notranslate"><div class="highlight"><pre>{call}</pre></div></div>'
     plain = block.replace("python", "text").replace(call, "x = cuda.current.wait(stream_of_it, one_name)")
     context = {"body": said + block + plain}
     breaks.page(None, "", "", context, None)
     assert context["body"].count("scale_zero") == 1
+    assert (
+        f"<h3>moe_{split}permute_{split}and_{split}pad_{split}with_{split}probs</h3><script>const a_name_that"
+        in context["body"]
+    )
     assert (
         f"test_{split}squares_{split}have_{split}the_{split}size_{split}of_{split}the_{split}convention"
         in context["body"]
@@ -322,7 +362,8 @@ def test_long_names_break_at_their_parts_on_a_phone_alone():
     assert f"cuda.{split}current.{split}wait({split}stream_{split}of_it, one_name)" in context["body"]
     assert re.sub("<wbr[^>]*>", "", context["body"]) == said + block + plain
     site = (DOCS / "site" / "_static" / "site.css").read_text("utf-8")
-    assert "(min-width: 46.01em) { wbr.phone { display: none; } }" in site
+    assert "@media not screen, (min-width: 46.01em) { wbr.phone { display: none; } }" in site
+    assert not re.search(r"@media not \w+ or ", site)  # which no browser reads
 
 
 def test_a_table_of_sentences_is_marked_to_stand_in_lines_on_a_phone():
@@ -419,6 +460,30 @@ def test_reference_has_no_address_and_no_long_default(tmp_path):
     assert re.search(r"Values by name: `linear`, `linear\\?_padded`, .* and \d+ others\.", core)
 
 
+def test_examples_of_a_docstring_can_be_copied(tmp_path):
+    """One block, without the indent that a docstring needs; what is no program is plain text."""
+    reference = load(DOCS / "generate" / "reference.py")
+    program = "    from x import y\n\n    def test():\n        y()\n"
+    table = "    # KERNEL  SPEC\n    *         nvfp4"
+    said = list(reference.prose(f"Said.\n\n{program}\nIn a file:\n\n{table}\n\n>>> 1 + 1\n2"))
+    assert said == [
+        "Said.\n",
+        "```python\nfrom x import y\n\ndef test():\n    y()\n```\n",
+        "In a file:\n",
+        "```text\n# KERNEL  SPEC\n*         nvfp4\n```\n",
+        "```python\n>>> 1 + 1\n2\n```\n",
+    ]
+    for name in reference.MODULES:
+        for block in re.findall(r"```python\n(.*?)```", "\n".join(reference.page(name, "x")), re.DOTALL):
+            assert not block.startswith(" "), block
+
+
+def test_no_help_of_a_command_is_cut_short():
+    reference = load(DOCS / "generate" / "reference.py")
+    cut = [line for line in "\n".join(reference.commands()).splitlines() if re.search(r"^  \w+  .*\w\.\.\.$", line)]
+    assert cut == []
+
+
 @pytest.mark.usefixtures("rules_read_once")
 def test_help_is_prose_between_how_a_command_is_called_and_its_options():
     """A block of code keeps its lines, which a phone would break a second time."""
@@ -499,13 +564,18 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
         record = {"setting": {"device": "B", "date": "2026-01-02", "size": size}, "results": rows}
         (results / f"{name}.json").write_text(json.dumps(record))
     taken = {"quantize": 0.75, "quantize, start": 0.5, "other": 20.5, "other, start": 0.25}
-    rows = [{"case": case, "processor": seconds} for case, seconds in taken.items()]
-    (results / "peer.json").write_text(json.dumps({"megabytes": 64, "results": rows}))
+    rows_of_checkpoints = [{"case": case, "processor": seconds} for case, seconds in taken.items()]
+    (results / "peer.json").write_text(json.dumps({"megabytes": 64, "results": rows_of_checkpoints}))
     for name, rows in OTHERS.items():
         (results / f"{name}.json").write_text(json.dumps({"against": "product", "results": rows}))
+    clocks = {"driver, clocks": "580.1, 1900 MHz, 3201 MHz, 1980 MHz"}
+    (results / "checkpoints_11gb.json").write_text(json.dumps({"setting": clocks, "results": rows_of_checkpoints}))
     page.main(tmp_path / "page.md", results)
     text = (tmp_path / "page.md").read_text("utf-8")
     lines = text.splitlines()
+    assert (
+        "driver: 580.1; clocks: 1900 MHz of at most 1980 MHz, memory 3201 MHz; file: `checkpoints_11gb.json`" in lines
+    )
     assert [line for line in lines if line.startswith("## ")] == [
         "## Kernels on a GPU: H",
         "## Calls from Python: H",
@@ -513,6 +583,7 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
         "## Modules: B, 8 x 8",
         "## Modules: B, 64 x 8",
         "## Products of quantized matrices: gemm",
+        "## Checkpoints: 11 GB",
         "## Checkpoints: 64 MB",
         "## Narrow matrices: narrow",
         "## Other measurements: cpu",

@@ -53,8 +53,8 @@ class Result(NamedTuple):
         """The device and the size of the run in words; its file's name where the file does not tell."""
         told = [self.facts[fact].split(", one thread")[0] for fact in ("device", "size") if fact in self.facts]
         told += [f"{self.facts[fact]} MB" for fact in ("megabytes",) if fact in self.facts]
-        name = self.name.removeprefix(f"{self.kind.lower()}_").replace("_", " ")
-        return ", ".join(told) or re.sub(r"(?<=\d)gb\b", " GB", name)
+        named = self.name.removeprefix(f"{self.kind.lower()}_").replace("_", " ")
+        return ", ".join(told) or re.sub(r"\b(\d+)([gm]b)\b", lambda size: f"{size[1]} {size[2].upper()}", named)
 
 
 class Pair(NamedTuple):
@@ -74,6 +74,9 @@ def read(path: Path) -> Result:
     copied, ratios = record.pop("copy", None), record.pop("ratios", {})
     facts = {key: shown(value) for key, value in record.items() if not isinstance(value, (list, dict))}
     facts |= {name: shown(item) for name, item in record.get("setting", {}).items()}
+    if facts.get("driver, clocks", "").count(", ") == 3:  # of nvidia-smi: of the processors, of the memory, the highest
+        driver, now, memory, highest = facts.pop("driver, clocks").split(", ")
+        facts |= {"driver": driver, "clocks": f"{now} of at most {highest}, memory {memory}"}
     if copied is not None:
         facts["copy"] = bandwidth(copied)
     return Result(path.stem, kind_of(rows), facts, rows, ratios)

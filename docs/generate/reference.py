@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -150,16 +151,37 @@ def brief(one: inspect.Parameter) -> inspect.Parameter:
 
 
 def prose(docstring: str) -> Iterator[str]:
-    """Yield a docstring's paragraphs as text, its examples and tables as they are."""
-    for paragraph in re.split(r"\n\s*\n", docstring):
+    """Yield a docstring's paragraphs as text, its examples and tables as they are, without their indent."""
+    paragraphs = re.split(r"\n[ \t]*\n", docstring)
+    while paragraphs:
+        block = list(takewhile(indented, paragraphs))
+        if block:
+            yield set_apart("\n\n".join(block))
+            del paragraphs[: len(block)]
+            continue
+        paragraph = paragraphs.pop(0)
         if paragraph.startswith(">>>"):
             yield f"```python\n{paragraph}\n```\n"
-        elif re.search(r"^ ", paragraph, re.MULTILINE):
-            yield f"```text\n{paragraph}\n```\n"
         else:
             parts = re.split(r"(`[^`]*`)", paragraph)
             parts[::2] = [re.sub(r"([*_<#|~$\\])", r"\\\1", part) for part in parts[::2]]
             yield "".join(parts) + "\n"
+
+
+def indented(paragraph: str) -> bool:
+    """Return True if a paragraph is code or a table."""
+    return not paragraph.startswith(">>>") and re.search(r"^ ", paragraph, re.MULTILINE) is not None
+
+
+def set_apart(text: str) -> str:
+    """Return a block that stands as it is: a program, or plain text."""
+    text = dedent(text)
+    try:
+        compile(text, "docstring", "exec")
+        language = "python"
+    except SyntaxError:
+        language = "text"
+    return f"```{language}\n{text}\n```\n"
 
 
 def described(value: object) -> Iterator[str]:

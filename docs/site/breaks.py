@@ -1,4 +1,7 @@
-"""Text breaks where a reader would break it: names in tables do, numbers, dates and options do not.
+"""Text breaks where a reader would break it: long names in tables do, numbers, dates and options do not.
+
+A name in a table that is short breaks on a phone alone, or beside many columns. A short cell with numbers stays whole.
+In the side bars long names break at their parts, too.
 
 A table whose columns a phone has no room for, with long text in them, is marked as `stacked`, and each of its cells
 with its column's name: on a phone its rows stand below each other, with one cell a line. Tables of a page that have the
@@ -6,7 +9,7 @@ same columns look alike.
 
 A block of plain text is marked as `columns` if words are aligned, and as `long` if such a line is longer than a page;
 its other lines are marked as `said`, so that a phone can break them. No option and no rule breaks behind its hyphens.
-On a phone alone, long names in sentences and in code break at their parts.
+On a phone alone, long names in headings, sentences and code break at their parts.
 """
 
 from __future__ import annotations
@@ -18,17 +21,22 @@ from typing import Any
 CELL = re.compile(r"<t[dh][ >].*?</t[dh]>", re.DOTALL)
 TEXT = re.compile(r"(?<=>)[^<]+(?=<)")
 PLACE = re.compile(
-    r"(?<=\w[._])(?=[A-Za-z]\w\w)|(?<=[,:@)*|=])(?=[A-Za-z])"
+    r"(?<=[^\W_][._])(?=[A-Za-z]\w\w)|(?<=[,:@)*|=])(?=[A-Za-z])"
     r"|(?<=/)(?<!\b[\da-f]/)(?<!\b[\da-f]{2}/)(?=[A-Za-z])"  # not in 7e/fe
     r"|(?<=\w-)(?=[A-Za-z])|(?<=\w\()(?=[A-Za-z]\w)|(?<=@)(?=\d)"
 )
 LIST = re.compile(r"(?<=,)(?=\d)(?!\d{3}\b)")  # in a long list of numbers, such as a layout's table; not of thousands
+HYPHENS = re.compile(r"(?<![\w.-])[a-z]\w*(?:-\w+)+(?![\w.-])")  # the parts of a name
 WHOLE = re.compile(
     r"\b\d{4}-\d\d(?:-\d\d)?\b|-?\b\d[\d.]*e[+-]\d+\b|(?<!\w)-[A-Z]\w*\b|\b\d+\.\d+, draft\b"
     r"|\b\d[\d.]* (?:%|[*] 10\^\d+|/ \d[\d.]*\b)|\b[\da-f]{2}(?:: [\da-f]+ [\da-f]+|/[\da-f]{2})\b|\b[\da-f]/[\da-f]\b"
 )  # dates, numbers, negative ones with a name, a version; percents, powers of ten, two shares, the bytes of a block
 LONG = 24
-NAME = re.compile(r'(?<=<span class="pre">)[^<]{31,}(?=</span>)')  # in a sentence; a phone has no longer lines
+SHORT = 14  # characters of a name that a desktop has room for
+DENSE = 9  # columns between which no room is left
+FEW = 12  # characters of a cell, such as the codes of four elements
+ONCE = re.compile(r"(<table.*?</table>)", re.DOTALL)
+SET = re.compile(r"(<(pre|script|style|svg)\b.*?</\2>)", re.DOTALL)  # as it is
 CODE = re.compile(r'<div class="highlight-(?:python|default|pycon) .*?</pre>', re.DOTALL)
 NAME_IN_CODE = re.compile(r"(?<=>)[^<\s]{20,}(?=</span>)")
 UNCOLOURED = re.compile(r'<div class="highlight-text notranslate">.*?</pre>', re.DOTALL)  # and without columns
@@ -47,16 +55,41 @@ PAGE = 96  # characters of a line of code on a page
 COLUMN = 12  # blanks before a line that goes on in a column
 
 
-def breakable(text: str) -> str:
+def breakable(text: str, dense: bool = False) -> str:
     """Return the text of a cell with `<wbr>` where it may break; numbers stay whole."""
-    text = PLACE.sub("<wbr>", text)
+
+    def parts(word: re.Match[str]) -> str:
+        if dense or len(word[0]) > SHORT:
+            return PLACE.sub("<wbr>", word[0])
+        whole, many = HYPHENS.subn(r'<span class="whole">\g<0></span>', word[0])
+        return whole if many else PLACE.sub('<wbr class="phone">', word[0])
+
+    text = re.sub(r"\S+", parts, text)
     text = LIST.sub("<wbr>", text) if len(text) > LONG else text
     return WHOLE.sub(r'<span class="whole">\g<0></span>', text)
 
 
 def cells(body: str) -> str:
-    """Return a page's HTML with breakable text in the cells of its tables."""
-    return CELL.sub(lambda cell: TEXT.sub(lambda text: breakable(text[0]), cell[0]), body)
+    """Return a page's HTML with breakable text in the cells of its tables, and short ones with numbers whole."""
+
+    def table(part: str) -> str:
+        dense = len(re.findall("<th[ >]", part)) >= DENSE
+
+        def cell(found: re.Match[str]) -> str:
+            told, text = TEXT.sub(lambda text: breakable(text[0], dense), found[0]), read(found[0])
+            whole = len(text) <= FEW and " " in text and re.search(r"\d", text)
+            return re.sub('<td(?: class="([^"]*)")?', r'<td class="whole \1"', told, count=1) if whole else told
+
+        return CELL.sub(cell, part)
+
+    return "".join(map(table, ONCE.split(body)))
+
+
+def sides(app: Any, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Change the contents beside a page and the tree of pages, which are narrow on every device."""
+    for key in ("toc", "furo_navigation_tree"):
+        if context.get(key):
+            context[key] = TEXT.sub(lambda text: breakable(text[0]), context[key])
 
 
 def narrow(body: str) -> str:
@@ -68,7 +101,10 @@ def narrow(body: str) -> str:
     def code(block: re.Match[str]) -> str:
         return OPENING.sub(r'\g<0><wbr class="phone">', NAME_IN_CODE.sub(parts, block[0]))
 
-    body = UNCOLOURED.sub(lambda block: WORD.sub(parts, block[0]), NAME.sub(parts, body))
+    pieces = SET.split(body)  # text, then an element that is set, and its name
+    pieces[::3] = [TEXT.sub(lambda text: WORD.sub(parts, text[0]), piece) for piece in pieces[::3]]
+    del pieces[2::3]
+    body = UNCOLOURED.sub(lambda block: WORD.sub(parts, block[0]), "".join(pieces))
     return CODE.sub(code, body)
 
 
@@ -136,4 +172,5 @@ def page(app: Any, name: str, template: str, context: dict[str, Any], doctree: A
 def setup(app: Any) -> dict[str, Any]:
     """Connect the hook for Sphinx."""
     app.connect("html-page-context", page)
+    app.connect("html-page-context", sides, priority=900)  # the theme makes its tree before
     return {"parallel_read_safe": True}

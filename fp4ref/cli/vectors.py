@@ -176,11 +176,11 @@ def export_vectors(
     families: tuple[str, ...],
     force: bool,
 ) -> None:
-    """Write aimed inputs with their golden bytes for programs without Python.
+    """Write aimed inputs with their golden bytes.
 
-    DIR gets, for every specification, a binary with all arrays, and a C header and a JSON file with the offset of each
-    array; SHA256SUMS is for `sha256sum -c`. The same command writes the same bytes.
-    docs/examples/golden_vectors.c reads them.
+    They are for programs without Python. DIR gets, for every specification, a binary with all arrays, and a C header
+    and a JSON file with the offset of each array; SHA256SUMS is for `sha256sum -c`. The same command writes the same
+    bytes. docs/examples/golden_vectors.c reads them.
     """
     from fp4ref.cli.common import load_spec
     from fp4ref.conformance.vectors.export import export

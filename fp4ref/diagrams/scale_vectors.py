@@ -44,12 +44,18 @@ DEEP_INTRO = (
     "tcgen05.mma with K = 96 reads three scales (block32) or six (block16) of a row. They start at the byte that the "
     "ID names and go on in the word of the next tile along K; after three words a loop is at byte 0 again."
 )
+LANES = 32  # rows of one column of tensor memory
+WIDE_INTRO = (
+    "Where the words of B are in tensor memory: one column holds those of 32 values of n. With N up to 128, the next "
+    "word along K is four columns on; with a larger N, 192 too, it is eight. (CUTLASS: tmem_sf_frg and the kernels for "
+    "SM103)"
+)
 
 
 def scale_vectors(request: Request) -> str:
     """Draw the word of a row, and the instructions that read parts of it, for each kind. Rules: LAY-3, BLK-1."""
     title = "Scale vectors: which bytes of a word one instruction reads"
-    page = Canvas(title, f"{INTRO} {NOTE} {DEEP_INTRO}", request.theme)
+    page = Canvas(title, f"{INTRO} {NOTE} {DEEP_INTRO} {WIDE_INTRO}", request.theme)
     room = page.width - 2 * MARGIN
     y = page.lines(MARGIN, page.heading(title), wrap(INTRO, room, 11), size=11, kind="muted") + 12
     left = MARGIN + 264.0
@@ -75,13 +81,38 @@ def scale_vectors(request: Request) -> str:
         y += 86
     y = page.lines(MARGIN, y, wrap(NOTE, room, 11), size=11, kind="muted") + 16
     y = page.lines(MARGIN, y, wrap(DEEP_INTRO, room, 11), size=11, kind="muted") + 12
-    for word in range(WORDS):
-        x = left + (word + 0.5) * COLUMNS * CELL / WORDS
-        page.text(x, y, f"word {word}", size=11, anchor="middle", bold=True)
+    _words(page, left, y)
     for kind in KINDS[1:]:
         _deep(page, kind, left, y + 8)
         y += 78
+    y = page.lines(MARGIN, y + 8, wrap(WIDE_INTRO, room, 11), size=11, kind="muted") + 12
+    _words(page, left, y)
+    y += 8
+    for tiles in (1, 2):
+        _columns(page, tiles, left, y)
+        y += 36 * tiles + 8
     return page.svg()
+
+
+def _words(page: Canvas, left: float, y: float) -> None:
+    """Write the names of the words above their cells."""
+    for word in range(WORDS):
+        x = left + (word + 0.5) * COLUMNS * CELL / WORDS
+        page.text(x, y, f"word {word}", size=11, anchor="middle", bold=True)
+
+
+def _columns(page: Canvas, tiles: int, left: float, y: float) -> None:
+    """Draw the columns of tensor memory that hold the words of B, step by step along K. tiles: those of N."""
+    rows, wide, cell = TILED_128X4.tile[0], TILED_128X4.tile[0] // LANES, COLUMNS * CELL / WORDS
+    page.text(MARGIN, y + 16, "N up to 128" if tiles == 1 else "N above 128, up to 256", size=12, bold=True)
+    for tile in range(tiles):
+        n = f"n {tile * rows}–{tile * rows + rows - 1}"
+        page.text(left - 12, y + 16 + 36 * tile, n, size=11, anchor="end", mono=True)
+        for word in range(WORDS):
+            first = (word * tiles + tile) * wide
+            told = f"B, N up to {tiles * rows}, {n}, word {word}: columns {first} to {first + wide - 1}"
+            label = f"columns {first}–{first + wide - 1}"
+            page.cell(left + word * cell, y + 36 * tile, cell, 24, label, "abcd"[tile], size=11, title=told)
 
 
 def _deep(page: Canvas, kind: Kind, left: float, y: float) -> None:
