@@ -264,6 +264,10 @@ def test_commands_that_the_site_runs(page, block, tmp_path, monkeypatch):
 def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
     breaks = load(DOCS / "site" / "breaks.py")
     code = '<td><code><span class="pre">{}</span></code></td>'
+
+    def short(*parts: str) -> str:
+        return '<span class="short">' + '<wbr class="phone">'.join(parts) + "</span>"
+
     for given, expected in (
         ("torchao.mxfp6_e2m3_rceil", "torchao.<wbr>mxfp6_<wbr>e2m3_<wbr>rceil"),
         ("1.1, draft", '<span class="whole">1.1, draft</span>'),
@@ -281,6 +285,13 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("clamp(x, -E, E)", 'clamp(x, <span class="whole">-E</span>, E)'),
         ("read: 2026-08", 'read: <span class="whole">2026-08</span>'),
         ("fn(NVFP4)", "fn(<wbr>NVFP4)"),
+        ("100.0 % of 4096", '<span class="whole">100.0 %</span> of 4096'),
+        ("16 x 16", '<span class="whole">16 x 16</span>'),
+        ("E2M1, nan 7F FF", 'E2M1, <span class="whole">nan 7F FF</span>'),
+        ("v_proj nibble-order", f"{short('v_', 'proj')} {short('nibble-', 'order')}"),
+        ("F8_E8M0", short("F8_", "E8M0")),
+        ("--no-repeat", "--no-<wbr>repeat"),
+        ("x, a_b", f"x, {short('a_b')}"),
         ("m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "m(32,<wbr>4,*) k(4,*): k0 m1 m0 k1 m2"),
     ):
         assert breaks.cells(code.format(given)) == code.format(expected)
@@ -290,7 +301,9 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
     assert '<span class="whole">2026-11-23</span>' in said
     assert "6,<wbr>7,<wbr>8,<wbr>15" in said
     outside = '<p>a.bed_c</p><td><a href="rule/a_bed.html#a.bed">x.yes</a></td>'
-    assert breaks.cells(outside) == '<p>a.bed_c</p><td><a href="rule/a_bed.html#a.bed">x.<wbr>yes</a></td>'
+    assert breaks.cells(outside) == f'<p>a.bed_c</p><td><a href="rule/a_bed.html#a.bed">{short("x.", "yes")}</a></td>'
+    site = (DOCS / "site" / "_static" / "site.css").read_text("utf-8")
+    assert "table:not(:has(th:nth-child(7))) .short { white-space: nowrap; }" in site
 
 
 def test_long_names_break_at_their_parts_on_a_phone_alone():
@@ -335,6 +348,9 @@ def test_a_table_of_sentences_is_marked_to_stand_in_lines_on_a_phone():
     assert found.count('role="row"') == 2
     for fits in (table(*"123456"), table(sentence, *"23456"), table("1", sentence, "3"), table("1", sentence)):
         assert breaks.stacked(fits) == fits
+    assert 'data-label="e"' in breaks.stacked(table("1", *["a text of eighteen"] * 5))
+    numbers = table("1", *["3141592653 2718281828"] * 5)
+    assert breaks.stacked(numbers) == numbers
     code = "<code>CUDA_R_4F_E2M1</code>"
     assert 'data-label="b"' in breaks.stacked(table("1", f"{code} {sentence}", code))
     context = {"body": table("1", sentence, *"3456")}
@@ -626,6 +642,8 @@ def test_volume_1_is_one_page_with_an_anchor_for_each_rule(tmp_path):
     assert "BLK-3" in links
     assert text.count('<a class="rule" href="#GEM-8">GEM-8</a>') > 1
     assert "a.rule { white-space: nowrap }" in text
+    assert "vllm.<wbr>kv_<wbr>page_<wbr>v_<wbr>scale_<wbr>linear" in text
+    assert "(max-width: 46em) { figure { overflow-x: auto } figure img { width: 44rem; max-width: none } }" in text
     assert "<!-- made" not in text
     figures = load(DOCS / "generate/chapter_figures.py").IN_CHAPTER
     in_volume = [

@@ -22,8 +22,11 @@ PLACE = re.compile(
 LIST = re.compile(r"(?<=,)(?=\d)(?!\d{3}\b)")  # in a long list of numbers, such as a layout's table; not of thousands
 WHOLE = re.compile(
     r"\b\d{4}-\d\d(?:-\d\d)?\b|-?\b\d[\d.]*e[+-]\d+\b|(?<!\w)-[A-Z]\w*\b|\b\d+\.\d+, draft\b"
-)  # dates, numbers, negative ones with a name, and a version
+    r"|\b\d[\d.]* %|\b\d+ x \d+\b|\bnan [0-9A-F]+ [0-9A-F]+\b|\b\d+–\d+\b"
+)  # dates, numbers, negative ones with a name, a version, shares, shapes of blocks, the codes of NaN, and ranges
 LONG = 24
+PARTS = re.compile(r"[A-Za-z]\w*[_.]\w|[a-z]\w*-\w|__\w")
+SHORT = 14  # characters of a name that a page has room for in one line
 NAME = re.compile(r'(?<=<span class="pre">)[^<]{31,}(?=</span>)')  # in a sentence; a phone has no longer lines
 CODE = re.compile(r'<div class="highlight-(?:python|default|pycon) .*?</pre>', re.DOTALL)
 NAME_IN_CODE = re.compile(r"(?<=>)[^<\s]{20,}(?=</span>)")
@@ -32,6 +35,7 @@ WORD = re.compile(r"[^\s<>]{25,}")
 OPENING = re.compile(r'<span class="[op]">[(.\[]+</span>(?=<span)')  # and the dot before an attribute
 TABLE = re.compile(r'<table class="docutils.*?</table>', re.DOTALL)
 ROW = re.compile(r"<tr.*?</tr>", re.DOTALL)
+WORDS = re.compile(r"[A-Za-z]{3}")
 MANY, LONG_CELL = 4, 32  # columns, and characters of a cell that a phone breaks into many lines
 OPTION = re.compile(r'<span class="pre">(?=(?:--?\w(?:[\w-]|<wbr>)*|[A-Z][A-Z\d]*-\d+)</span>)')  # or a rule
 PLAIN = re.compile(
@@ -44,10 +48,17 @@ COLUMN = 12  # blanks before a line that goes on in a column
 
 
 def breakable(text: str) -> str:
-    """Return the text of a cell with `<wbr>` where it may break; numbers stay whole."""
-    text = PLACE.sub("<wbr>", text)
+    """Return the text of a cell with `<wbr>` where it may break; numbers stay whole, and on a page short names do."""
+    text = re.sub(r"[^\s&;]+", lambda word: in_parts(word[0]), text)
     text = LIST.sub("<wbr>", text) if len(text) > LONG else text
     return WHOLE.sub(r'<span class="whole">\g<0></span>', text)
+
+
+def in_parts(word: str) -> str:
+    """Return a word with `<wbr>` at its parts; a short name breaks on a phone alone."""
+    if word[0] == "-" or len(word) > SHORT or not PARTS.search(word):
+        return PLACE.sub("<wbr>", word)
+    return '<span class="short">' + PLACE.sub('<wbr class="phone">', word) + "</span>"
 
 
 def cells(body: str) -> str:
@@ -74,11 +85,18 @@ def read(cell: str) -> str:
 
 
 def stacked(table: str) -> str:
-    """Return a table, marked as stacked if half of its rows have long text, and it has many columns or two of code."""
+    """Return a table, marked as stacked if half of its rows have long text, and it has many columns or two of code.
+
+    A row of many short texts is as long as one of few long texts; numbers are not text.
+    """
     head, *rows = [CELL.findall(row) for row in ROW.findall(table)]
     names, body = [read(cell) for cell in head], [row[1:] for row in rows]
     wide = len(names) >= MANY or all(any("<code" in cell for row in body for cell in row[i : i + 1]) for i in (0, 1))
-    long = sum(any(len(read(cell)) > LONG_CELL for cell in row) for row in body)
+    texts = [[read(cell) for cell in row] for row in body]
+    words = [sum(len(text) for text in row if WORDS.search(text)) for row in texts]
+    long = sum(
+        any(len(text) > LONG_CELL for text in row) or n > 2 * LONG_CELL for row, n in zip(texts, words, strict=True)
+    )
     if not wide or not long or 2 * long < len(rows):
         return table
 
