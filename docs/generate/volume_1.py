@@ -46,7 +46,7 @@ h3, h4 { margin-bottom: 0.3em } a { color: #0645ad } a.rule { white-space: nowra
   th, td { border-color: #3c4043 } blockquote, figcaption { color: #b4b4b4; border-color: #3c4043 }
 }
 .whole { white-space: nowrap }
-@media not screen or (min-width: 46.01em) { wbr.phone { display: none } }
+@media not screen, (min-width: 46.01em) { wbr.phone { display: none } }
 @media screen and (min-width: 46.01em) { table:not(:has(th:nth-child(7))) .short { white-space: nowrap } }
 @media screen and (max-width: 46em) { figure { overflow-x: auto } figure img { width: 44rem; max-width: none } }
 @media print { body { font-size: 10px; max-width: none } table { display: table; font-size: 0.85em } }
