@@ -287,6 +287,7 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("fn(NVFP4)", "fn(<wbr>NVFP4)"),
         ("100.0 % of 4096", '<span class="whole">100.0 %</span> of 4096'),
         ("16 x 16", '<span class="whole">16 x 16</span>'),
+        ("8192 x 10240", "8192 x 10240"),
         ("E2M1, nan 7F FF", 'E2M1, <span class="whole">nan 7F FF</span>'),
         ("v_proj nibble-order", f"{short('v_', 'proj')} {short('nibble-', 'order')}"),
         ("F8_E8M0", short("F8_", "E8M0")),

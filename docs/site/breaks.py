@@ -22,7 +22,7 @@ PLACE = re.compile(
 LIST = re.compile(r"(?<=,)(?=\d)(?!\d{3}\b)")  # in a long list of numbers, such as a layout's table; not of thousands
 WHOLE = re.compile(
     r"\b\d{4}-\d\d(?:-\d\d)?\b|-?\b\d[\d.]*e[+-]\d+\b|(?<!\w)-[A-Z]\w*\b|\b\d+\.\d+, draft\b"
-    r"|\b\d[\d.]* %|\b\d+ x \d+\b|\bnan [0-9A-F]+ [0-9A-F]+\b|\b\d+–\d+\b"
+    r"|\b\d[\d.]* %|\b\d{1,3} x \d{1,3}\b|\bnan [0-9A-F]+ [0-9A-F]+\b|\b\d+–\d+\b"
 )  # dates, numbers, negative ones with a name, a version, shares, shapes of blocks, the codes of NaN, and ranges
 LONG = 24
 PARTS = re.compile(r"[A-Za-z]\w*[_.]\w|[a-z]\w*-\w|__\w")
