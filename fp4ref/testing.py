@@ -178,7 +178,9 @@ def message(report: KernelReport) -> str:
     from fp4ref.cli.verify_text import print_kernel
 
     text = io.StringIO()
-    print_kernel(Console(file=text, width=WIDTH, no_color=True), report, SHOWN)
+    # In a notebook rich would show the text and write nothing.
+    plain = Console(file=text, width=WIDTH, no_color=True, force_jupyter=False)
+    print_kernel(plain, report, SHOWN)
     return text.getvalue().rstrip()
 
 

@@ -267,6 +267,7 @@ PHONE = '<wbr class="phone">'
 def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
     breaks = load(DOCS / "site" / "breaks.py")
     code = '<td><code><span class="pre">{}</span></code></td>'
+
     for given, expected in (
         ("torchao.mxfp6_e2m3_rceil", "torchao.<wbr>mxfp6_<wbr>e2m3_<wbr>rceil"),
         ("1.1, draft", '<span class="whole">1.1, draft</span>'),
@@ -288,6 +289,12 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("clamp(x, -E, E)", 'clamp(x, <span class="whole">-E</span>, E)'),
         ("read: 2026-08", 'read: <span class="whole">2026-08</span>'),
         ("fn(NVFP4)", f"fn({PHONE}NVFP4)"),
+        ("100.0 % of 4096", '<span class="whole">100.0 %</span> of 4096'),
+        ("16 x 16 and more", '<span class="whole">16 x 16</span> and more'),
+        ("8192 x 10240", "8192 x 10240"),
+        ("E2M1, nan 7F FF", 'E2M1, <span class="whole">nan 7F FF</span>'),
+        ("v_proj nibble-order", f'v_{PHONE}proj <span class="whole">nibble-order</span>'),
+        ("F8_E8M0", f"F8_{PHONE}E8M0"),
         ("m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "m(32,<wbr>4,*) k(4,*): k0 m1 m0 k1 m2"),
         ("9.529 % and 11.2 %", '<span class="whole">9.529 %</span> and <span class="whole">11.2 %</span>'),
         ("exhaustive: 2.1 * 10^9, 1", 'exhaustive: <span class="whole">2.1 * 10^9</span>, 1'),
@@ -315,7 +322,7 @@ def test_short_cells_with_numbers_stay_on_one_line():
     codes = "<p><code>7</code> <code>7</code> <code>5</code> <code>7</code></p>"
     for text in (codes, "row 0, 0", "[2, 3, 40]"):
         assert breaks.cells(f'<td role="cell">{text}</td>') == f'<td class="whole " role="cell">{text}</td>'
-    assert breaks.cells('<td class="text-right">1 x 16</td>') == '<td class="whole text-right">1 x 16</td>'
+    assert breaks.cells('<td class="text-right">row 1, 6</td>') == '<td class="whole text-right">row 1, 6</td>'
     for text in ("a stored member", "1234567890123 bytes", "448"):
         assert breaks.cells(f"<td>{text}</td>") == f"<td>{text}</td>"
     css = (DOCS / "site" / "_static" / "site.css").read_text("utf-8")
@@ -385,6 +392,8 @@ def test_a_table_of_sentences_is_marked_to_stand_in_lines_on_a_phone():
     assert found.count('role="row"') == 2
     for fits in (table(*"123456"), table(sentence, *"23456"), table("1", sentence, "3"), table("1", sentence)):
         assert not breaks.needs_lines(fits)
+    assert breaks.needs_lines(table("1", *["a text of eighteen"] * 5))
+    assert not breaks.needs_lines(table("1", *["3141592653 2718281828"] * 5))
     code = "<code>CUDA_R_4F_E2M1</code>"
     assert breaks.needs_lines(table("1", f"{code} {sentence}", code))
     assert breaks.needs_lines(table("1", "2", "", "", "5", "6"))  # a phone shows 2 or nothing
@@ -568,7 +577,7 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     (results / "peer.json").write_text(json.dumps({"megabytes": 64, "results": rows_of_checkpoints}))
     for name, rows in OTHERS.items():
         (results / f"{name}.json").write_text(json.dumps({"against": "product", "results": rows}))
-    clocks = {"driver, clocks": "580.1, 1900 MHz, 3201 MHz, 1980 MHz"}
+    clocks = {"driver, clocks of SM and memory, highest of SM": "580.1, 1900 MHz, 3201 MHz, 1980 MHz"}
     (results / "checkpoints_11gb.json").write_text(json.dumps({"setting": clocks, "results": rows_of_checkpoints}))
     page.main(tmp_path / "page.md", results)
     text = (tmp_path / "page.md").read_text("utf-8")
@@ -745,6 +754,8 @@ def test_volume_1_is_one_page_with_an_anchor_for_each_rule(tmp_path):
     assert "BLK-3" in links
     assert text.count('<a class="rule" href="#GEM-8">GEM-8</a>') > 1
     assert "a.rule { white-space: nowrap }" in text
+    assert "vllm.<wbr>kv_<wbr>page_<wbr>v_<wbr>scale_<wbr>linear" in text
+    assert "(max-width: 46em) { figure { overflow-x: auto } figure img { width: 44rem; max-width: none } }" in text
     assert "<!-- made" not in text
     figures = load(DOCS / "generate/chapter_figures.py").IN_CHAPTER
     in_volume = [

@@ -484,6 +484,24 @@ def test_a_kernel_that_multiplies_has_the_same_reports(tmp_path, monkeypatch):
         assert_conforms("product.py:zeros", "mxfp4")
 
 
+def test_an_assertion_has_its_message_in_a_notebook_too(monkeypatch):
+    """There rich shows what it is given, and writes nothing."""
+
+    class ZMQInteractiveShell:
+        """The shell of a notebook, by whose name rich knows it."""
+
+    def high_first(x):
+        q = fp4ref.quantize(x, "nvfp4")
+        return q.row.data << 4 | q.row.data >> 4, q.row.scales, q.row.amax
+
+    monkeypatch.setattr("builtins.get_ipython", ZMQInteractiveShell, raising=False)
+    assert Console().is_jupyter
+    with pytest.raises(
+        AssertionError, match=r"high_first: wrong: the high nibble comes first; 6 of 6 cases fail\nbroken: PACK-1 "
+    ):
+        assert_conforms(high_first, "nvfp4", families=["normal"])
+
+
 def test_lines_are_wrapped_between_words_on_a_terminal_only():
     """A name that is wider than the terminal stays whole, so that it can be copied."""
     sentence = "  not judged: " + "strides (x is always contiguous), " * 4 + "a/very/long/name/of/one/case" * 3

@@ -166,3 +166,32 @@ def test_quality_of_a_real_encoder_in_one_command() -> None:
     assert len(name) == 6 * 6 + 1 + 1  # six layers of six products, the pooler's, the output
     assert name[-1] == "output"
     assert all(5 < float(value) < 40 for value in decibels[0])
+
+
+@pytest.mark.slow
+def test_the_page_trains_a_model_with_the_trainer_of_hugging_face(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's script, with a small model of the same class in the place of the one that it downloads."""
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    pytest.importorskip("accelerate")
+    page = (EXAMPLES.parent / "site/tutorials/emulate-training.md").read_text("utf-8")
+    (script,) = (part.split("```")[0] for part in page.split("```text\n") if "Trainer(model" in part.split("```")[0])
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "head_dim": 16, "vocab_size": 256}
+    config = transformers.Qwen3Config(**sizes, num_attention_heads=4, num_key_value_heads=4, tie_word_embeddings=True)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    words = tokenizers.pre_tokenizers.ByteLevel
+    tokens = tokenizers.Tokenizer(tokenizers.models.BPE({c: i for i, c in enumerate(sorted(words.alphabet()))}, []))
+    tokens.pre_tokenizer = words()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokens).save_pretrained(tmp_path / "model")
+    (tmp_path / "README.md").write_text("A text of some length. " * 100, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(script.replace("Qwen/Qwen3-0.6B", "model").replace("max_steps=10", "max_steps=2"), names)
+    model = names["model"]
+    assert type(model.lm_head) is torch.nn.Linear
+    assert len([one for one in model.modules() if hasattr(one, "recipe")]) == 7
+    saved = transformers.AutoModelForCausalLM.from_pretrained("out/checkpoint-2").state_dict()
+    trained = {name: value for name, value in model.state_dict().items() if not name.endswith("_extra_state")}
+    assert trained.keys() == saved.keys()
+    assert all(torch.equal(value, saved[name]) for name, value in trained.items())

@@ -63,7 +63,7 @@ def training_loss(theme: str) -> str:
     curves = {name: np.convolve(values, np.ones(window) / window, "valid") for name, values in record["losses"].items()}
     base, *others = curves.items()
     title = "Training a small GPT: the loss in bfloat16, and what each recipe adds"
-    said = f"Means of {window} steps. {record['versions']}, {record['date']}. Final losses: " + ", ".join(
+    said = f"Means of {window} steps. {record['versions']}, {record['date']}. Final losses: " + "; ".join(
         f"{name} {curve[-1]:.3f}" for name, curve in curves.items()
     )
     page = Canvas(title, f"{said}.", theme)

@@ -26,6 +26,9 @@ BASES = ("copy", "clone", "torch", "bf16")
 NEAR = 0.9  # of the copy bandwidth
 
 
+CLOCKS = "driver, clocks of SM and memory, highest of SM"  # as benchmarks name what nvidia-smi tells
+
+
 class Kind(StrEnum):
     """The kind of a file, which is its heading."""
 
@@ -74,8 +77,8 @@ def read(path: Path) -> Result:
     copied, ratios = record.pop("copy", None), record.pop("ratios", {})
     facts = {key: shown(value) for key, value in record.items() if not isinstance(value, (list, dict))}
     facts |= {name: shown(item) for name, item in record.get("setting", {}).items()}
-    if facts.get("driver, clocks", "").count(", ") == 3:  # of nvidia-smi: of the processors, of the memory, the highest
-        driver, now, memory, highest = facts.pop("driver, clocks").split(", ")
+    if facts.get(CLOCKS, "").count(", ") == 3:  # of nvidia-smi: of the processors, of the memory, the highest
+        driver, now, memory, highest = facts.pop(CLOCKS).split(", ")
         facts |= {"driver": driver, "clocks": f"{now} of at most {highest}, memory {memory}"}
     if copied is not None:
         facts["copy"] = bandwidth(copied)

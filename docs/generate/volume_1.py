@@ -23,6 +23,8 @@ from fp4ref.spec import SPEC_VERSION
 from fp4ref.spec_root import spec_root
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "site"))
+from breaks import cells
 from chapter_figures import sections
 from printed import printed
 
@@ -43,6 +45,10 @@ h3, h4 { margin-bottom: 0.3em } a { color: #0645ad } a.rule { white-space: nowra
   body { color: #ececec; background: #16181a } code, pre { background: #26292c } a { color: #6cc0ee }
   th, td { border-color: #3c4043 } blockquote, figcaption { color: #b4b4b4; border-color: #3c4043 }
 }
+.whole { white-space: nowrap }
+@media not screen, (min-width: 46.01em) { wbr.phone { display: none } }
+@media screen and (min-width: 46.01em) { table:not(:has(th:nth-child(7))) .short { white-space: nowrap } }
+@media screen and (max-width: 46em) { figure { overflow-x: auto } figure img { width: 44rem; max-width: none } }
 @media print { body { font-size: 10px; max-width: none } table { display: table; font-size: 0.85em } }
 @media print { pre { white-space: pre-wrap; break-inside: avoid } td { overflow-wrap: anywhere } }
 @media print { td:first-child, table:has(th:nth-child(8)) td { overflow-wrap: break-word } }
@@ -53,7 +59,8 @@ h3, h4 { margin-bottom: 0.3em } a { color: #0645ad } a.rule { white-space: nowra
 @page { margin: 16mm; @bottom-center { content: counter(page); font: 9px Helvetica, Arial, sans-serif } }
 """
 REACHED = (
-    "for (const one of document.querySelectorAll('pre, table')) if (one.scrollWidth > one.clientWidth) one.tabIndex = 0"
+    "for (const one of document.querySelectorAll('pre, table, figure')) "
+    "if (one.scrollWidth > one.clientWidth) one.tabIndex = 0"
 )
 LEVEL = re.compile(r"(</?h)(\d)(.*?>)")
 HEADING = re.compile(r"<(?P<level>h\d)>(?P<id>[A-Z][A-Z0-9]*-\d+) · (?P<title>.*?)</h\d>")
@@ -100,7 +107,7 @@ def chapter(path: Path, known: set[str]) -> str:
         elif not inside.startswith(("<h", "<code")):
             pieces[i] = ID.sub(lambda m: f'<a class="rule" href="#{m[1]}">{m[1]}</a>' if m[1] in known else m[0], piece)
     body = HEADING.sub(r'<\g<level> id="\g<id>">\g<id> · \g<title></\g<level>>', in_steps("".join(pieces)))
-    body = PLACED.sub(lambda cell: cell[0].replace(" ", "\u00a0"), body)
+    body = cells(PLACED.sub(lambda cell: cell[0].replace(" ", "\u00a0"), body))
     return f'<section id="{path.stem}">\n{body}</section>'
 
 

@@ -30,11 +30,14 @@ HYPHENS = re.compile(r"(?<![\w.-])[a-z]\w*(?:-\w+)+(?![\w.-])")  # the parts of 
 WHOLE = re.compile(
     r"\b\d{4}-\d\d(?:-\d\d)?\b|-?\b\d[\d.]*e[+-]\d+\b|(?<!\w)-[A-Z]\w*\b|\b\d+\.\d+, draft\b"
     r"|\b\d[\d.]* (?:%|[*] 10\^\d+|/ \d[\d.]*\b)|\b[\da-f]{2}(?:: [\da-f]+ [\da-f]+|/[\da-f]{2})\b|\b[\da-f]/[\da-f]\b"
-)  # dates, numbers, negative ones with a name, a version; percents, powers of ten, two shares, the bytes of a block
+    r"|\b\d{1,3} x \d{1,3}\b|\bnan [0-9A-F]+ [0-9A-F]+\b|\b\d+–\d+\b"
+)  # dates, numbers, negative ones with a name, a version; percents, powers of ten, two shares, the bytes of a block;
+# shapes of blocks, the codes of NaN, and ranges
 LONG = 24
 SHORT = 14  # characters of a name that a desktop has room for
 DENSE = 9  # columns between which no room is left
 FEW = 12  # characters of a cell, such as the codes of four elements
+WORDS = re.compile(r"[A-Za-z]{3}")
 ONCE = re.compile(r"(<table.*?</table>)", re.DOTALL)
 SET = re.compile(r"(<(pre|script|style|svg)\b.*?</\2>)", re.DOTALL)  # as it is
 CODE = re.compile(r'<div class="highlight-(?:python|default|pycon) .*?</pre>', re.DOTALL)
@@ -44,6 +47,7 @@ WORD = re.compile(r"[^\s<>]{25,}")
 OPENING = re.compile(r'<span class="[op]">[(.\[]+</span>(?=<span)')  # and the dot before an attribute
 TABLE = re.compile(r'<table class="docutils.*?</table>', re.DOTALL)
 ROW = re.compile(r"<tr.*?</tr>", re.DOTALL)
+WORDS = re.compile(r"[A-Za-z]{3}")
 MANY, LONG_CELL = 4, 32  # columns, and characters of a cell that a phone breaks into many lines
 OPTION = re.compile(r'<span class="pre">(?=(?:--?\w(?:[\w-]|<wbr>)*|[A-Z][A-Z\d]*-\d+)</span>)')  # or a rule
 PLAIN = re.compile(
@@ -121,12 +125,17 @@ def heads(table: str) -> list[str]:
 def needs_lines(table: str) -> bool:
     """Return True for a table with long text, or with nothing in a third of its cells, in many columns or two of code.
 
-    Half of its rows have the long text. Where a phone shows two columns, most rows of the other table look empty.
+    Half of its rows have the long text, in one cell or in many; numbers are not text. Where a phone shows two columns,
+    most rows of the other table look empty.
     """
     names = heads(table)
     body = [CELL.findall(row)[1:] for row in ROW.findall(table)[1:]]
     wide = len(names) >= MANY or all(any("<code" in cell for row in body for cell in row[i : i + 1]) for i in (0, 1))
-    long = sum(any(len(read(cell)) > LONG_CELL for cell in row) for row in body)
+    texts = [[read(cell) for cell in row] for row in body]
+    words = [sum(len(text) for text in row if WORDS.search(text)) for row in texts]
+    long = sum(
+        max(map(len, row), default=0) > LONG_CELL or n > 2 * LONG_CELL for row, n in zip(texts, words, strict=True)
+    )
     empty = sum(not read(cell) for row in body for cell in row)
     sparse = len(names) > MANY and 3 * empty > sum(map(len, body))
     return wide and (sparse or (long > 0 and 2 * long >= len(body)))
