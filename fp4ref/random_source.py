@@ -92,7 +92,8 @@ def _of_matrix(
     places = [(-(-columns // BLOCK), DIRECTIONS.index(name)) for name, (_, columns) in zip(names, parts, strict=True)]
     planned = [_planned(_kind(device), part, False, None, registered) for part in parts]
     bind = registry.binder(planned[0][0], None)
-    bound = bind([call for call, _ in planned], device) if bind else None
+    one = all(function is planned[0][1] for _, function in planned)  # a backend may refuse a shape
+    bound = bind([call for call, _ in planned], device) if bind and one else None
 
     def make(seed: Any, stream: int) -> Directions:
         counters = [Counters((0, 0), across, seed, 2 * stream + place) for across, place in places]

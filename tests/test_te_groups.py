@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 
+from fp4ref import te  # noqa: E402
 from fp4ref.te import (  # noqa: E402
     Float8CurrentScalingQuantizer,
     MXFP8Quantizer,
@@ -187,3 +188,12 @@ def test_shards_with_a_reduced_amax_are_the_whole(tmp_path):
             assert torch.equal(scales_t[:96, : size // 16], whole._columnwise_scale_inv[:96, blocks])
             start += size
             assert torch.equal(gathered["float8", number, rank], Float8CurrentScalingQuantizer()(x)._scale_inv)
+
+
+@pytest.mark.rule("TEL-13")
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_grouped_layer_reads_the_values_of_a_quantized_input(enabled):
+    module = te.GroupedLinear(2, 96, 64, params_dtype=torch.bfloat16)
+    x = MXFP8Quantizer(te.DType.kFloat8E4M3)(sample(64))
+    with te.autocast(enabled=enabled, recipe=te.recipe.NVFP4BlockScaling()):
+        assert torch.equal(module(x, [32, 32]), module(x.dequantize(), [32, 32]))

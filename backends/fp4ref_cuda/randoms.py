@@ -60,7 +60,7 @@ def bind_random_bits(calls: Sequence[Call], device: Any) -> Callable[[Sequence[C
         if current_library() is not library or recording.current() is not None:
             return tuple(random_bits(call, each, device) for call, each in zip(calls, counters, strict=True))
         if not prepared:
-            start = ready(library, "random_bits", "", Shape(grid, THREADS, 0, early=True), 2 * len(NO_PART) + 3)
+            start = ready(library, "random_bits", "", Shape(grid, THREADS, 0, early=True), 2 * len(NO_PART) + 2)
             prepared[:] = start, [library.allocator(shape, "uint8") for shape in shapes]
         start, allocators = prepared
         made, words = [], list[int]()

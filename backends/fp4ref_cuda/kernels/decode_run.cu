@@ -18,7 +18,7 @@ DEVICE uint2 read(const uint2* from)
 {
     if (!LARGE) return __ldg(from);
     uint2 v;
-    asm("ld.global.L1::evict_last.L2::cache_hint.v2.b32 {%0, %1}, [%2], %3;"
+    asm volatile("ld.global.L1::evict_last.L2::cache_hint.v2.b32 {%0, %1}, [%2], %3;"
         : "=r"(v.x), "=r"(v.y) : "l"(from), "l"(given_up_last()));
     return v;
 }
@@ -26,7 +26,7 @@ DEVICE unsigned read(const byte* from)
 {
     if (!LARGE) return *from;
     unsigned v;
-    asm("ld.global.L1::evict_last.L2::cache_hint.u8 %0, [%1], %2;" : "=r"(v) : "l"(from), "l"(given_up_last()));
+    asm volatile("ld.global.L1::evict_last.L2::cache_hint.u8 %0, [%1], %2;" : "=r"(v) : "l"(from), "l"(given_up_last()));
     return v;
 }
 #else

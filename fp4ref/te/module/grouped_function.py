@@ -82,7 +82,8 @@ class _GroupedLinear(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, call: GroupedCall, *parameters: torch.Tensor) -> torch.Tensor:
         groups = len(call.m_splits)
         weights, biases = parameters[:groups], parameters[groups:]
-        rows = x.reshape(-1, x.shape[-1]).to(call.dtype)
+        values = x.dequantize() if isinstance(x, QuantizedTensorStorage) else x
+        rows = values.reshape(-1, x.shape[-1]).to(call.dtype)
         if call.quantizes:
             keep = call.wants_wgrad and call.quantizes_backward and not call.keeps_original_input
             for quantizer in call.input_quantizers:

@@ -44,8 +44,9 @@ class _Linear(torch.autograd.Function):
         inputs = rows, weight if call.weight_quantizer else operand, _bias(bias, call)
         kept_input, kept_weight, y = together(call.forward_kind(), inputs, partial(_forward, call))
         if call.wants_any:
-            saved_input = rows if call.keeps_original_input else kept_input
-            _save(ctx, saved_input, _saved_weight(weight, operand, call) if kept_weight is None else kept_weight, call)
+            if call.wants_wgrad and call.keeps_original_input:
+                kept_input = _of_backward(rows, call)
+            _save(ctx, kept_input, _saved_weight(weight, operand, call) if kept_weight is None else kept_weight, call)
             ctx.shape, ctx.input_dtype, ctx.weight_dtype = x.shape, x.dtype, weight.dtype
             ctx.bias_dtype = None if bias is None else bias.dtype
         result = y if x.dim() == 2 else y.reshape(-1, *x.shape[1:-1], y.shape[-1])
@@ -175,7 +176,6 @@ def _saved_weight(weight: torch.Tensor, operand: Any, call: LinearCall) -> Any:
 
 def _save(ctx: Any, saved_input: Any, saved_weight: Any, call: LinearCall) -> None:
     """Keep what the backward pass reads."""
-    saved_input = saved_input if call.wants_wgrad else None
     ctx.scattered = None
     if call.fsdp_group is not None and isinstance(saved_weight, QuantizedTensorStorage) and _saves_operand(call):
         ctx.scattered = scatter_codes(saved_weight, call.fsdp_group)
