@@ -28,7 +28,7 @@ from fp4ref_cuda.plan import (
 )
 from fp4ref_numerics.layouts import lower_layout
 
-LARGE = 1 << 27  # bytes of values that no device's cache holds
+LARGE = 1 << 26  # bytes of values that no cache of a device holds
 
 
 def dequantize(call: Call, data: DirectionData, out: Any = None) -> Any:
