@@ -66,7 +66,7 @@ def packing(given: Layout | str, bits: int | None = None) -> Layout:
         raise LayoutError("packing", got, "two axes and units of 4, 6 or 8 bits", "PACK-7")
     if shared := found.form.irregularities.get("LAY-20"):
         got = f"{found.name!r}, {shared}"
-        raise LayoutError("packing", got, "a place for every code", "LAY-20")
+        raise LayoutError("packing", got, "a place for every code", "PACK-7")
     if bits == 4 and found.unit == 8:
         return _of_pairs(found)
     if bits not in {None, found.unit}:

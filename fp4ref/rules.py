@@ -8,13 +8,13 @@ from __future__ import annotations
 import ast
 import json
 import re
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from fp4ref.source_files import STATEMENTS, declared, named_nodes, on_lines_with, sources
 from fp4ref.spec_root import PACKAGE, spec_root
 
 
@@ -85,10 +85,6 @@ HEADING = re.compile(rf"#### (?P<id>{ID}) · (?P<title>\S.*) \((?P<kind>{'|'.joi
 FIRST_LINE = re.compile(r"# (?P<number>\d\d) · \S.* \((?P<prefixes>[A-Z0-9]+(?:, [A-Z0-9]+)*)\)")
 CITED = re.compile(r"\bRules:\s*(.*?)(?:\.(?=\s|\Z)|\Z)", re.DOTALL)
 COMMENT = re.compile(r"//[^\n]*(?:\n[ \t]*//[^\n]*)*|/\*.*?\*/", re.DOTALL)
-NAMED = re.compile(r"\b(?:struct|class)\s+(\w+)|\busing\s+(\w+)\s*=|\b((?!__)\w+)\s*\(")
-PARAMETERS = re.compile(r"\btemplate\s*<(?:[^<>]|<[^<>]*>)*>")  # of a template: they name nothing that is declared
-Kinds = type[ast.AST] | tuple[type[ast.AST], ...]
-STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # where definitions are
 NATIVE = (".h", ".hpp", ".cuh", ".c", ".cpp", ".cu")
 
 
@@ -188,32 +184,19 @@ def _place(path: Path, tree: Tree, line: int) -> str:
     return f"{path.relative_to(tree.package.parent).as_posix()}:{line}"
 
 
-def _sources(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
-    for path in sorted(folder.rglob("*")):
-        if path.suffix in suffixes and path.is_file():
-            yield path, path.read_text("utf-8")
-
-
 def _functions(tree: Tree, folder: Path, index: Index) -> Iterator[Citation]:
     """Yield citations in docstrings of modules, classes and functions, and in native comments."""
-    for path, source in _sources(folder, (".py",)):
-        for node, name in _walk(ast.parse(source), STATEMENTS) if "Rules:" in source else ():
+    for path, source in sources(folder, (".py",)):
+        for node, name in named_nodes(ast.parse(source), STATEMENTS) if "Rules:" in source else ():
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 line = getattr(node, "lineno", 1)
                 yield from _cited(ast.get_docstring(node) or "", _place(path, tree, line), name or path.stem, index)
-    for path, source in _sources(folder, NATIVE):
+    for path, source in sources(folder, NATIVE):
         for comment in COMMENT.finditer(source):
             text = re.sub(r"(?m)^[ \t]*(?://+|/?\*+/?)", "", comment[0]).removesuffix("*/")
             line = source.count("\n", 0, comment.start()) + 1
-            name = _declared(source[comment.end() :]) or path.stem
+            name = declared(source[comment.end() :]) or path.stem
             yield from _cited(text, _place(path, tree, line), name, index)
-
-
-def _declared(source: str) -> str:
-    """Return the name that the paragraph behind a comment declares; empty for a preprocessor line or a blank one."""
-    paragraph = PARAMETERS.sub("", source.removeprefix("\n").split("\n\n", 1)[0])
-    named = None if paragraph.lstrip().startswith("#") else NAMED.search(paragraph)
-    return next(filter(None, named.groups())) if named else ""
 
 
 def _cited(text: str, place: str, name: str, index: Index) -> Iterator[Citation]:
@@ -225,42 +208,11 @@ def _cited(text: str, place: str, name: str, index: Index) -> Iterator[Citation]
                 index.gaps.append(f"{place}: {name} cites `{item}`, which is not a rule's ID")
 
 
-def _walk(
-    node: ast.AST, kinds: Kinds = ast.AST, wanted: Callable[[ast.AST], bool] = lambda node: True
-) -> Iterator[tuple[ast.AST, str]]:
-    """Yield every node below nodes of these kinds, in order, with the dotted name of the definition that it belongs to.
-
-    A decorator belongs to what it marks. wanted: false for a node below which nothing is looked for.
-    """
-    pending = [(node, "")]  # a stack: nested generators would take three times as long
-    while pending:
-        node, name = pending.pop()
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            name = f"{name}.{node.name}" if name else node.name
-        yield node, name
-        children = [(child, name) for child in ast.iter_child_nodes(node) if isinstance(child, kinds) and wanted(child)]
-        pending += children[::-1]
-
-
-def _on_lines_with(text: str, source: str) -> Callable[[ast.AST], bool]:
-    """Return the function that is false for a node without a line with a text, decorators included."""
-    found = [number for number, line in enumerate(source.split("\n"), 1) if text in line]
-
-    def wanted(node: ast.AST) -> bool:
-        if not hasattr(node, "lineno"):
-            return True
-        parts = (node, *getattr(node, "decorator_list", ()))
-        at = bisect_left(found, min(part.lineno for part in parts))
-        return at < len(found) and found[at] <= getattr(node, "end_lineno", 0)
-
-    return wanted
-
-
 def marked(tree: Tree, folder: Path, mark: str = "rule") -> Iterator[Citation]:
     """Yield citations by `pytest.mark.MARK("ID", ...)` on tests, classes, parameters and modules; literals only."""
-    for path, source in _sources(folder, (".py",)):
-        wanted = _on_lines_with(f".{mark}(", source)
-        for node, name in _walk(ast.parse(source), wanted=wanted) if f".{mark}(" in source else ():
+    for path, source in sources(folder, (".py",)):
+        wanted = on_lines_with(f".{mark}(", source)
+        for node, name in named_nodes(ast.parse(source), wanted=wanted) if f".{mark}(" in source else ():
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == mark):
                 continue
             if not (isinstance(node.func.value, ast.Attribute) and node.func.value.attr == "mark"):
@@ -295,7 +247,7 @@ def _require_mentions_defined(tree: Tree, index: Index) -> None:
     known = {*index.rules, *(found.rule for found in (*index.functions, *index.backends, *index.tests))}
     texts = [(path, path.read_text("utf-8")) for path in sorted(tree.spec.rglob("*.md"))]
     for folder in (tree.package, *tree.backends, *([tree.tests] if tree.tests else [])):
-        texts += _sources(folder, (".py", *NATIVE))
+        texts += sources(folder, (".py", *NATIVE))
     for path, text in texts:
         for match in mention.finditer(text) if prefixes else ():
             if match[0] not in known:

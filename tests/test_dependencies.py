@@ -30,6 +30,7 @@ FLOORS = {
         "reciprocal",
         "philox",
         "remembered",
+        "source_files",
     ),
     2: (
         *("arithmetic", *ARITHMETICS, "four_over_six", "layout", "packed_records", "packings"),

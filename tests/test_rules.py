@@ -7,7 +7,7 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from fp4ref import rules, spec_root
+from fp4ref import rules, source_files, spec_root
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.catalogue import PROFILES, PROMISES
 from fp4ref.cli import main
@@ -98,7 +98,7 @@ def test_the_real_tree_is_read(rules_of_the_checkout):
     ],
 )
 def test_a_comment_belongs_to_the_name_that_is_declared_behind_it(source, name):
-    assert rules._declared("\n" + source) == name
+    assert source_files.declared("\n" + source) == name
 
 
 def test_rules_from_chapter_13_on_have_one_shall_each(rules_of_the_checkout):

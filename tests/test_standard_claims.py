@@ -174,17 +174,14 @@ def test_widths_and_spare_bits_of_packings():
     assert {packing.pack(np.uint8([[15]]), formats.E2M1)[0, 0] >> 4} == {int(spare[0])}
     assert {packing.pack(np.uint8([[63]]), formats.E2M3)[0, 0] >> 6} == {int(word) for word in spare[1:]}
     assert {packing.pack(np.uint8([[63] * 2]), formats.E2M3)[0, 1] >> 4} == {int(word) for word in spare[1:]}
-    first, last, rest = found(
-        r"take bits `(u \* w)` to `(u \* w \+ w - \d)` of .*? that no unit takes are (\d)\.", "PACK-11"
-    )
+    (rest,) = found(r"that no unit takes shall be (\d)\.", "PACK-11")
+    (first,) = found(r"of w bits at offset u shall take the bits from (u \* w) on", "LAY-34")
     (between,) = found(r"between the rows are spare and (\d)\.", "PACK-10")
     for width, bits_of_row in ((4, 12), (6, 18), (8, 24)):
         form = packings.CANONICAL_OF[width]
         for u in range(3):
-            names = {"u": u, "w": width}
-            low, high = (eval(text, {"__builtins__": {}}, names) for text in (first, last))
             byte, bit = packings.bit_of(form, (2, 3), 0, u)
-            assert (8 * byte + bit, high - low + 1) == (low, width)
+            assert 8 * byte + bit == eval(first, {"__builtins__": {}}, {"u": u, "w": width})
         raw = packing.pack(
             np.full((2, 3), (1 << width) - 1, np.uint8), {4: formats.E2M1, 6: formats.E2M3, 8: formats.E4M3}[width]
         )

@@ -455,18 +455,20 @@ def test_gaps_and_shared_places_in_the_prose():
     assert form.index(offset, columns, rows) == (m, k)
     with pytest.raises(Fp4Error, match=r"\[LAY-41\]$"):
         form.index(gap, columns, rows)
-    text, *found = re.search(
-        r"In `(.*?)`, (\d+) × (\d) scales cannot be written if \((\d), (\d)\) is (\d) and \((\d), (\d)\) is (\d)",
-        text_of("LAY-46"),
-    ).groups()
-    rows, columns, m, k, one, other_m, other_k, other = map(int, found)
-    scales = np.full((rows, columns), one, np.uint8)
-    form = fp4ref.Layout("it", text)
-    assert form.to_linear(form.from_linear(scales), rows, columns).tolist() == scales.tolist()
-    assert scales[m, k] == one
-    scales[other_m, other_k] = other
-    with pytest.raises(Fp4Error, match=r"\[LAY-46\]$"):
-        form.from_linear(scales)
+    (head, _), *cases = tables(rules.defined()["LAY-46"].text)[0]
+    rows, columns, text = re.fullmatch(r"(\d+) × (\d+) scales in `(.*)`", head).groups()
+    form, results = fp4ref.Layout("it", text), [result for _, result in cases]
+    assert sorted(results) == ["refused", "written"]
+    for words, result in cases:
+        scales = np.zeros((int(rows), int(columns)), np.uint8)
+        for part in re.findall(r"\d+ at [^a-z]+(?:to [^a-z]+)?", words):
+            value, m, k, *last = numbers(part.replace(",", " "))
+            scales[m : (last[0] if last else m) + 1, k] = value
+        if result == "written":
+            assert form.to_linear(form.from_linear(scales), *scales.shape).tolist() == scales.tolist()
+        else:
+            with pytest.raises(Fp4Error, match=r"\[LAY-46\]$"):
+                form.from_linear(scales)
     text, *found = re.search(
         r"In `(.*?)` with (\d+) × (\d) scales, the index of offset (\d) is \((\d+), (\d)\)", text_of("LAY-47")
     ).groups()

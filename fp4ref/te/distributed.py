@@ -141,7 +141,7 @@ def _gather_quantized(inp: Any, group: Any, directions: list[str] | None = None)
     if isinstance(inp, Float8BlockwiseQTensorStorage):
         return _gather_blocks(inp, group, directions)
     if inp._with_gemm_swizzled_scales:
-        raise SettingError("all-gather", "scales in the GEMM layout", "compact scales", "LAY-7")
+        raise SettingError("all-gather", "scales in the GEMM layout", "compact scales", "TEM-28")
     if isinstance(inp, NVFP4TensorStorage):
         return _gather_nvfp4(inp, group, directions)
     if isinstance(inp, MXFP8TensorStorage):

@@ -270,11 +270,9 @@ def _is_row_scaled(x: Any) -> bool:
 
 def _require_row_scaled(a: Any, b: Any, gelu: bool, quantizer: Any, bias_grad: bool) -> None:
     """Refuse options that would have to run before the rows are scaled. Rules: TEL-35."""
+    nvfp4 = isinstance(a, NVFP4TensorStorage) and isinstance(b, NVFP4TensorStorage)
     for bad, got in (
-        (
-            not (isinstance(a, NVFP4TensorStorage) and isinstance(b, NVFP4TensorStorage)),
-            "one operand that is not NVFP4",
-        ),
+        (not nvfp4, "one operand that is not NVFP4"),
         (gelu, "a fused gelu"),
         (quantizer is not None, "a quantized output"),
         (bias_grad, "a fused bias gradient"),

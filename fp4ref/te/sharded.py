@@ -68,12 +68,11 @@ def gather_shards(q: Quantized, *, group: Any = None) -> Quantized:
 
     Errors: SettingError for scales in a tiled layout, which cannot be cut.
 
-    Rules: TEM-24, LAY-7, TEM-51.
+    Rules: TEM-24, TEM-51.
     """
     if q.scale_layout != LINEAR.name:
-        raise SettingError(
-            "gather_shards", f"scales in the layout {q.scale_layout}", f"the layout {LINEAR.name}", "LAY-7"
-        )
+        got = f"scales in the layout {q.scale_layout}"
+        raise SettingError("gather_shards", got, f"the layout {LINEAR.name}", "TEM-51")
     counts = _all_counts(q.matrix[0], _device(q), group)
     shape = (sum(counts), q.matrix[1])
     changed: dict[str, Any] = {}

@@ -85,17 +85,14 @@ class Session:
             return inside
         composed = [] if found else self._composed(ordinary.parts)
         whole = [hypothesis for hypothesis in composed if hypothesis.cost == 1 and not hypothesis.measured]
-        found = (
-            found or whole or self._placed_pairs(Share.PLACED_PAIRS)
-        )  # one cause everywhere before two in two places
+        found = found or whole or self._placed_pairs(Share.PLACED_PAIRS)  # one cause everywhere before two in places
         if inside is not None and not found:
             return inside
         measured = [hypothesis for hypothesis in composed if hypothesis.measured]
         found = found or [hypothesis for hypothesis in composed if not hypothesis.measured]
         if not found and self._many():
-            found = self._cheapest(
-                self._search(tier=False, share=Share.PAIR_OR_MEASURED if measured else Share.PAIR), (2,)
-            )
+            share = Share.PAIR_OR_MEASURED if measured else Share.PAIR
+            found = self._cheapest(self._search(tier=False, share=share), (2,))
         found = found or measured or self._unnamed(self._search(tier=False, share=Share.UNNAMED))
         entire = any(all(map(one.explains, self.items)) for one in found if one.profile)
         if found and all(one.profile for one in found) and not entire:

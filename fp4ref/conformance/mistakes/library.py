@@ -23,10 +23,10 @@ class MistakeLibrary(Sequence[Mistake]):
 
         Errors: DomainError if another mistake has its name.
 
-        Rules: SPC-4.
+        Rules: SPC-21.
         """
         if mistake.name in self._names:
-            raise DomainError("register", f"mistake {mistake.name} twice with other settings", "a new name", "SPC-4")
+            raise DomainError("register", f"mistake {mistake.name} twice with other settings", "a new name", "SPC-21")
         return self._added.register(mistake, source)
 
     def forget(self, name: str) -> None:
