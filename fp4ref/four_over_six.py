@@ -19,10 +19,10 @@ RULES: dict[str, Callable[..., Floats]] = {}
 def register_rule(function: Callable[..., Floats], name: str | None = None) -> Callable[..., Floats]:
     """Register a function so that a Spec can hold it and JSON can name it; third parties pass `vendor.name`.
 
-    Rules: SPC-4.
+    Rules: SPC-21.
     """
     if RULES.setdefault(name or function.__name__, function) is not function:
-        raise DomainError("register_rule", f"{name or function.__name__} twice", "a new name", "SPC-4")
+        raise DomainError("register_rule", f"{name or function.__name__} twice", "a new name", "SPC-21")
     return function
 
 

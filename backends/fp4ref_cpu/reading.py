@@ -94,7 +94,7 @@ def _decoder(call: Call) -> Callable[..., None]:
     if spec.hadamard and not call.inverse_hadamard:
         spec = without_hadamard(spec)
     if spec.hadamard and shape[1] % POINTS:
-        raise ShapeError("dequantize", f"hadamard of {shape[1]} rows", f"a multiple of {POINTS}", "HAD-5")
+        raise ShapeError("dequantize", f"hadamard of {shape[1]} rows", f"a multiple of {POINTS}", "HAD-9")
     read = call.source if fp4ref_numerics.narrows(spec) else "float32"
     native = _dequantizer(text(decoding(spec)), read, call.to)
     order = lowered(call.layout, shape[0], -(-shape[1] // spec.block.columns))

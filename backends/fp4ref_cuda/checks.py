@@ -35,7 +35,7 @@ def require_buffer(operation: str, buffer: Any, shape: Sequence[int] | None, lib
     if other.ordinal != library.ordinal:
         raise BackendError(operation, f"a buffer on cuda:{other.ordinal}", f"cuda:{library.ordinal}", "CNF-5")
     if shape is None or tuple(buffer.shape) != tuple(shape):
-        raise ShapeError(operation, f"shape {list(buffer.shape)}", f"{list(shape or ())}", "LAY-7")
+        raise ShapeError(operation, f"shape {list(buffer.shape)}", f"{list(shape or ())}", "LAY-60")
     if not buffers.is_contiguous(buffer):
         raise BackendError(operation, "a buffer with gaps", "a contiguous one", "CNF-5")
     require_apart(operation, {"a buffer": buffer}, {"the input": x})

@@ -26,7 +26,7 @@ def inverse(values: Tensor, signs: int) -> Tensor:
     """
     if values.shape[1] % POINTS:
         got = f"hadamard of {values.shape[1]} rows"
-        raise ShapeError("dequantize", got, f"a multiple of {POINTS}", "HAD-5")
+        raise ShapeError("dequantize", got, f"a multiple of {POINTS}", "HAD-9")
     return _signed(_butterfly(values), signs)
 
 

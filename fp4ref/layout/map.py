@@ -191,14 +191,14 @@ class LayoutMap:
         Without a number of rows these are the most, in whole multiples, whose offsets fit in 63 bits.
         """
         if len(self.axes) != 2:
-            raise LayoutError(f"{self.name}.{operation}", counted(len(self.axes)), "two axes; see offsets", "LAY-13")
+            raise LayoutError(f"{self.name}.{operation}", counted(len(self.axes)), "two axes; see offsets", "LAY-32")
         high, _ = self.multiples
         if rows is not None:
             padded = self.padded(rows, columns)
             return strides(self.form, padded), padded, strides(self.form, padded).size
         if self.takes_rows:
             raise ShapeError(
-                f"{self.name}.{operation}", "no number of rows", "rows=, on which offsets depend", "LAY-13"
+                f"{self.name}.{operation}", "no number of rows", "rows=, on which offsets depend", "LAY-32"
             )
         padded = self.padded(high, columns)
         found = strides(self.form, padded)
