@@ -73,6 +73,14 @@ def test_guilty_rules_are_named_and_no_innocent_one(number):
     check(two_causes.drawn(number, SEED))
 
 
+@pytest.mark.rule("CNF-2", "CNF-24")
+@pytest.mark.heavy
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALIKE)
+def test_a_mistake_that_is_another_one_is_told_by_its_rules(name):
+    check(two_causes.Planted(NVFP4, named("global-bf16"), named(name)))
+
+
 @pytest.mark.rule("CNF-24")
 @pytest.mark.parametrize(("name", "other"), ALIKE.items())
 def test_mistakes_that_are_alike_make_the_same_bytes(name, other):
