@@ -372,3 +372,20 @@ def test_a_gguf_of_another_model_is_not_judged(tmp_path: Path) -> None:
     report = lint(corpus.gguf().write(tmp_path / "q"), source=source.write(tmp_path / "s"))
     assert report.findings == []
     assert [each for each in report.remarks if each.startswith("source: cannot tell")]
+
+
+@pytest.mark.rule("CKP-28")
+@pytest.mark.parametrize("element", ["F6_E2M3", "F6_E3M2"])
+def test_six_bits_are_judged_only_where_another_format_is_declared(element: str, tmp_path: Path) -> None:
+    """No convention has elements of six bits, so that nothing says what such a weight and its scales should be."""
+    values = np.random.default_rng(3).integers(0, 256, (128, 192), np.uint8)
+    scales = np.full((128, 8), 120, np.uint8)
+    tensors = {"a.weight": (element, (128, 256), values), "a.weight_scale": ("U8", scales.shape, scales)}
+    alone, declared = tmp_path / "alone", tmp_path / "declared"
+    for folder in (alone, declared):
+        folder.mkdir()
+        written_as = [(name, dtype, shape) for name, (dtype, shape, _) in tensors.items()]
+        write_tensors(folder / "model.safetensors", written_as, {}, (data for *_, data in tensors.values()))
+    (declared / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "MXFP8"}}))
+    assert coded(alone) == {}
+    assert coded(declared)["dtype"] == {"a.weight"}

@@ -17,6 +17,7 @@ from fp4ref.names import Names, load_extensions
 from fp4ref.packings import LOW_FIRST
 
 FLOATS = ("F32", "BF16", "F16", "F64")
+ELEMENT_BITS = (4, 8)  # of formats that a convention may name
 FP8_TYPES = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 CODED = {
     "U8",
@@ -25,7 +26,7 @@ CODED = {
     "MXFP4",
     "NVFP4",
     *FP8_TYPES,
-    *filter(is_packed, DTYPES),
+    *(name for name, stored in DTYPES.items() if is_packed(name) and stored.bits in ELEMENT_BITS),
 }  # types in which quantized elements are stored
 
 
@@ -243,7 +244,7 @@ class Convention:
 def _is_element(name: str) -> bool:
     """Return True for a format of sign and magnitude whose codes fill a byte or half of one."""
     form = FORMATS.get(name)
-    return form is not None and form.bits in {4, 8} and form.signed and not form.complement
+    return form is not None and form.bits in ELEMENT_BITS and form.signed and not form.complement
 
 
 def _is_scale(name: str) -> bool:

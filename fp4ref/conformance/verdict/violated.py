@@ -58,6 +58,7 @@ OF_FIELD: dict[str, tuple[str, ...]] = {  # of a specification; rules and chapte
 }
 OPERATIONS = ("global_scale", "block_scale", "scaled", "working_scale")  # of an arithmetic, that quantization performs
 OF_REMAINDERS = frozenset({*SPARE.values(), "LAY-5"})  # at stake where a row or a tile is not full
+FEW = 2  # mistakes that are believed together; more make the bytes of others by accident
 SURE = 2  # of the lists of rules in which those of a mistake are looked for, the ones that tell
 HIDDEN = {"PACK", "LAY", "GLB-1", "GLB-5"}  # on places, and on a maximum that is not returned: told by a cause alone
 OR_ELSE: dict[str, str] = {Slot.SCALE_CODEC: Slot.SCALE, MAXIMA: Slot.BLOCK}  # where no case tests the first alone
@@ -120,8 +121,9 @@ class Blame(NamedTuple):
     """The rules that fail, as far as a diagnosis tells of them.
 
     broken: those that every explanation of the bytes breaks. undecided: those of which some explanations break one and
-    some another. stages: those that differ, if nothing explains their bytes: no rule is blamed, for causes may overlap
-    there, or come before them. All empty: nothing was diagnosed.
+    some another, or that an explanation of more than a few mistakes breaks. stages: those that differ, if nothing
+    explains their bytes: no rule is blamed, for causes may overlap there, or come before them. All empty: nothing was
+    diagnosed.
     """
 
     broken: tuple[str, ...] = ()
@@ -153,8 +155,8 @@ def blame(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str], check
     by_cause = [_of_explanation(one, spec, (failing, every, rest)) for one in plain]
     either = {rule for told, left in by_cause for rule in told | left} if all(map(any, by_cause)) else set[str]()
     every = list(dict.fromkeys([*every, *rest]))
-    sure = set.intersection(*(told for told, _ in by_cause)) if not all(one.profile for one in plain) else set[str]()
-    told = sure & either
+    decided = any(one.profile is None and len(one.names) <= FEW for one in plain)  # none has fewer than another
+    told = either.intersection(*(told for told, _ in by_cause)) if decided else set[str]()
     return Blame(_in_order(every, told), _in_order(every, either - told))  # a profile's bytes need not show it all
 
 
