@@ -114,7 +114,9 @@ def test_every_choice_of_a_codec_is_known_wherever_choices_are_told_apart():
     assert {group["codec"]["sign"] for group in groups} == {*Sign}
     script = (files("fp4ref.explorer") / "numerics.js").read_text("utf-8")
     for choice in (*Rounding, *Sign):
-        assert re.search(rf'[{{ ](?:"{choice}"|{choice}): ', script), choice
+        assert re.search(rf'[{{ ](?:"{choice}"|{choice}): ', script), (
+            f"numerics.js of the explorer has no line for {choice}"
+        )
 
 
 @pytest.mark.rule("E2M1-3", "E4M3-2", "E5M2-2", "E8M0-2")
