@@ -141,9 +141,10 @@ class Score(NamedTuple):
 
     def __str__(self) -> str:
         share = f"{100 * self.named / max(self.tried, 1):.1f} %"
-        missed = f"; not named: {', '.join(self.unnamed)}" if self.unnamed else ""
         need = "" if self.enough else "; need 100 % caught and 90 % named"
-        return f"mutants: {self.caught} of {self.tried} caught, {self.named} named first ({share}){missed}{need}"
+        missed = "; not named:" if self.unnamed else ""
+        counts = f"mutants: {self.caught} of {self.tried} caught, {self.named} named first ({share}){need}{missed}"
+        return "\n  ".join([counts, *self.unnamed])
 
 
 def mutant_score(config: pytest.Config) -> Score | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -24,8 +25,9 @@ from fp4ref.diagrams.codec_words import codec_rules
 from fp4ref.diagrams.place import Geometry
 from fp4ref.explorer.page import LIBRARY, html, scripts
 from fp4ref.explorer.symbols import UntracedError
-from fp4ref.explorer.tables import tables
+from fp4ref.explorer.tables import _codec, tables
 from fp4ref.explorer.traced import javascript
+from fp4ref.formats import FORMATS, Codec, Rounding, Sign
 from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS, Layout
 from fp4ref.layout.worked import worked
 from fp4ref.packing import unpack
@@ -127,6 +129,20 @@ def engine() -> MiniRacer:
 def test_script_has_the_bits_of_the_model(engine: MiniRacer, turn: int) -> None:
     for number in range(turn * len(NAMES), (turn + 1) * len(NAMES)):
         same_bytes(number, json.loads(engine.call("run", *arguments(number))))
+
+
+@pytest.mark.rule("E2M1-6")
+def test_every_pick_of_a_codec_has_the_codes_of_the_model(engine: MiniRacer) -> None:
+    """Also those that no profile picks."""
+    middles = np.float32([0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 7])
+    x = np.concatenate([middles, np.nextafter(middles, np.float32(0)), np.nextafter(middles, np.float32(9))])
+    x = np.concatenate([x, -x])
+    for rounding, sign in itertools.product({*Rounding} - {Rounding.STOCHASTIC}, Sign):
+        codec = Codec(format=FORMATS["e2m1"], rounding=rounding, sign=sign, nan=(7, 7))
+        numbers = f"M.numerics.given({json.dumps(x.view(np.uint32).tolist())})"
+        one = f"(n => Array.from(n, (_, i) => M.numerics.encode({json.dumps(_codec(codec))}, {numbers}.at(i), false)))"
+        script = f"JSON.stringify({one}({{length: {len(x)}}}))"
+        assert json.loads(engine.eval(script)) == codec.encode(x).tolist(), (rounding, sign)
 
 
 def test_codecs_name_their_own_rules() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -19,7 +20,7 @@ import fp4ref
 from fp4ref import formats
 from fp4ref.conformance.explain import codec_notes
 from fp4ref.conformance.families.strategies import float32s, near_midpoints, near_values
-from fp4ref.conformance.mistakes import scales
+from fp4ref.conformance.mistakes.rounding_words import ROUNDINGS as WORDS
 from fp4ref.conformance.oracle import rationals
 from fp4ref.diagrams import codec_words, element_formats
 from fp4ref.errors import DomainError
@@ -87,6 +88,19 @@ def test_codec_of_every_profile_and_rounding(codec):
 
 
 @pytest.mark.rule("E2M1-6")
+@pytest.mark.parametrize(
+    "codes", [lambda codec, v: codec.encode(v), lambda codec, v: expected_codes(v, codec)], ids=["model", "oracle"]
+)
+def test_no_two_roundings_give_the_same_codes(codes):
+    """A pick that the model or the oracle does not know yet would round as another one does, and both would agree."""
+    values = np.float32([0.25, 0.3, 0.6, 0.75, 0.9, 1.25])
+    picks = [rounding for rounding in Rounding if rounding is not Rounding.STOCHASTIC]
+    found = {r: bytes(codes(Codec(format=formats.E2M1, rounding=r, nan=(7, 7)), values)) for r in picks}
+    same = [(a, b) for a, b in itertools.combinations(found, 2) if found[a] == found[b]]
+    assert not same, f"the same codes by {same}: implement the pick in Codec._round and in nearest of the oracle"
+
+
+@pytest.mark.rule("E2M1-6")
 def test_every_choice_of_a_codec_is_known_wherever_choices_are_told_apart():
     """A new choice needs words for figures, explanations and verdicts, a vector, and a line of the script."""
     nearest = {*Rounding} - {Rounding.TRUNCATE, Rounding.UP, Rounding.STOCHASTIC}
@@ -94,13 +108,15 @@ def test_every_choice_of_a_codec_is_known_wherever_choices_are_told_apart():
     assert codec_words.SIGNED.keys() == {*Sign}
     assert element_formats.LIMITS.keys() == {*Rounding} - {Rounding.STOCHASTIC}
     assert codec_notes.TIES.keys() == nearest
-    assert dict(scales.ROUNDINGS).keys() == {*Rounding} - {Rounding.STOCHASTIC}
+    assert {words.rounding for words in WORDS} == {*Rounding} - {Rounding.STOCHASTIC}
     groups = json.loads((spec_root() / "vectors/encode.json").read_text("utf-8"))["groups"]
     assert {group["codec"]["rounding"] for group in groups} == {*Rounding}
     assert {group["codec"]["sign"] for group in groups} == {*Sign}
     script = (files("fp4ref.explorer") / "numerics.js").read_text("utf-8")
     for choice in (*Rounding, *Sign):
-        assert re.search(rf'[{{ ](?:"{choice}"|{choice}): ', script), choice
+        assert re.search(rf'[{{ ](?:"{choice}"|{choice}): ', script), (
+            f"numerics.js of the explorer has no line for {choice}"
+        )
 
 
 @pytest.mark.rule("E2M1-3", "E4M3-2", "E5M2-2", "E8M0-2")
