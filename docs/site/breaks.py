@@ -37,7 +37,6 @@ LONG = 24
 SHORT = 14  # characters of a name that a desktop has room for
 DENSE = 9  # columns between which no room is left
 FEW = 12  # characters of a cell, such as the codes of four elements
-WORDS = re.compile(r"[A-Za-z]{3}")
 ONCE = re.compile(r"(<table.*?</table>)", re.DOTALL)
 SET = re.compile(r"(<(pre|script|style|svg)\b.*?</\2>)", re.DOTALL)  # as it is
 CODE = re.compile(r'<div class="highlight-(?:python|default|pycon) .*?</pre>', re.DOTALL)
