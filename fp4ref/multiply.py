@@ -35,7 +35,7 @@ def gemm(
 ) -> Any:
     """Multiply two quantized tensors: d[m, n] = sum over k of A[m, k] * B[n, k].
 
-    a, b: quantized tensors; directions picks of each the matrix [M, K] and [N, K] that is multiplied, any scale layout.
+    a, b: quantized tensors, in any scale layout. directions: which matrix of each, [M, K] and [N, K], is multiplied.
     mode: "exact" rounds the true sum once to float32; "blockwise" adds one block after the other in float32; "fast"
     multiplies exact operands by a library, in float32 and an order of its own (an error bound holds).
     alpha: a factor, rounded to float32. bias: [N], float32, bfloat16 or float16. accumulate: [M, N] of `dtype`, added

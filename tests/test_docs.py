@@ -290,6 +290,11 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("read: 2026-08", 'read: <span class="whole">2026-08</span>'),
         ("fn(NVFP4)", f"fn({PHONE}NVFP4)"),
         ("100.0 % of 4096", '<span class="whole">100.0 %</span> of 4096'),
+        (
+            "no result after 1 s, 64 MB",
+            'no result after <span class="whole">1 s</span>, <span class="whole">64 MB</span>',
+        ),
+        ("6 seeds, 2 msgs", "6 seeds, 2 msgs"),
         ("16 x 16 and more", '<span class="whole">16 x 16</span> and more'),
         ("8192 x 10240", "8192 x 10240"),
         ("E2M1, nan 7F FF", 'E2M1, <span class="whole">nan 7F FF</span>'),

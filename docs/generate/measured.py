@@ -24,8 +24,6 @@ PEERS = {
 }
 BASES = ("copy", "clone", "torch", "bf16")
 NEAR = 0.9  # of the copy bandwidth
-
-
 CLOCKS = "driver, clocks of SM and memory, highest of SM"  # as benchmarks name what nvidia-smi tells
 
 

@@ -29,15 +29,15 @@ LIST = re.compile(r"(?<=,)(?=\d)(?!\d{3}\b)")  # in a long list of numbers, such
 HYPHENS = re.compile(r"(?<![\w.-])[a-z]\w*(?:-\w+)+(?![\w.-])")  # the parts of a name
 WHOLE = re.compile(
     r"\b\d{4}-\d\d(?:-\d\d)?\b|-?\b\d[\d.]*e[+-]\d+\b|(?<!\w)-[A-Z]\w*\b|\b\d+\.\d+, draft\b"
-    r"|\b\d[\d.]* (?:%|[*] 10\^\d+|/ \d[\d.]*\b)|\b[\da-f]{2}(?:: [\da-f]+ [\da-f]+|/[\da-f]{2})\b|\b[\da-f]/[\da-f]\b"
+    r"|\b\d[\d.]* (?:%|(?:s|[mu]s|[KMG]i?B)\b|[*] 10\^\d+|/ \d[\d.]*\b)"
+    r"|\b[\da-f]{2}(?:: [\da-f]+ [\da-f]+|/[\da-f]{2})\b|\b[\da-f]/[\da-f]\b"
     r"|\b\d{1,3} x \d{1,3}\b|\bnan [0-9A-F]+ [0-9A-F]+\b|\b\d+–\d+\b"
-)  # dates, numbers, negative ones with a name, a version; percents, powers of ten, two shares, the bytes of a block;
-# shapes of blocks, the codes of NaN, and ranges
+)  # dates, numbers, negative ones with a name, a version; percents, times, sizes, powers of ten, two shares, the bytes
+# of a block; shapes of blocks, the codes of NaN, and ranges
 LONG = 24
 SHORT = 14  # characters of a name that a desktop has room for
 DENSE = 9  # columns between which no room is left
 FEW = 12  # characters of a cell, such as the codes of four elements
-WORDS = re.compile(r"[A-Za-z]{3}")
 ONCE = re.compile(r"(<table.*?</table>)", re.DOTALL)
 SET = re.compile(r"(<(pre|script|style|svg)\b.*?</\2>)", re.DOTALL)  # as it is
 CODE = re.compile(r'<div class="highlight-(?:python|default|pycon) .*?</pre>', re.DOTALL)

@@ -293,7 +293,7 @@ get_default_fp8_recipe = get_default_recipe  # its former name
 
 
 def get_align_size_for_quantization(recipe: Any) -> int:
-    """Return rows to which a group is padded: 32 for MXFP8, 128 for NVFP4, 16 for FP8, as a custom recipe says."""
+    """Return rows to which a group is padded: 32 for MXFP8, 128 for NVFP4, 16 for FP8, or what a custom recipe says."""
     if recipe.custom():
         return int(recipe.quantization_alignment)
     return 32 if recipe.mxfp8() else 128 if recipe.nvfp4() else 16
