@@ -47,6 +47,7 @@ def register(value: Value, source: str = "", promise: Promise | None = None) -> 
     >>> tiles = fp4ref.register(fp4ref.Layout("vendor.8x4", "m(8,*) k(4,*): m0 k0 k1 m1"), source="an example")
     >>> fp4ref.LAYOUTS["vendor.8x4"].offset(9, 0, columns=4)
     33
+    >>> fp4ref.LAYOUTS.forget("vendor.8x4")
 
     Errors: DomainError for a name that is taken by other settings, or has no vendor.
 

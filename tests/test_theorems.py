@@ -67,8 +67,8 @@ def test_theorems_hold_on_random_tensors(spec, rules):
 
 
 def test_every_theorem_is_evaluated_for_a_specification_that_is_asked_about():
-    """THM-5 takes the place of THM-4 where codes change."""
-    stated = {rule.id for rule in defined().values() if rule.kind is RuleKind.THEOREM}
+    """THM-5 takes the place of THM-4 where codes change. Those of other chapters have tests of their own."""
+    stated = {rule.id for rule in defined().values() if rule.kind is RuleKind.THEOREM and rule.prefix == "THM"}
     assert set.union(*CONCERNED.values()) | {"THM-5"} == stated
     assert set(CONCERNED) == {spec.name for spec in OWN if not spec.stochastic}
 
