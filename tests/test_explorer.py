@@ -727,6 +727,7 @@ return ["matrix", "data", "linear", "tiled"].map(shown);
 
 
 @pytest.mark.slow
+@pytest.mark.heavy  # every layout that there is
 def test_browser_shows_the_chosen_element_in_every_grid_of_every_layout(browser: Any) -> None:
     """The last element too, in tiles that are larger than what is drawn."""
     offered = browser.execute_script("return [...document.getElementById('layout').options].map((one) => one.value)")

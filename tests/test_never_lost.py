@@ -686,7 +686,7 @@ def whole_run(tmp_path, text, spec, *options):
     [
         (RIGHT, "nvfp4", ["--family", "normal"], "conforms", 0),
         (SWAPPED, "nvfp4", ["--family", "normal"], "wrong", 1),
-        (GEMM, "nvfp4", ["--family", "dense"], "wrong", 1),
+        pytest.param(GEMM, "nvfp4", ["--family", "dense"], "wrong", 1, marks=pytest.mark.heavy),
         (OWN_BITS, "nvfp4-sr", [], "conforms", 0),
     ],
 )

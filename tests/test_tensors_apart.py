@@ -100,6 +100,7 @@ def test_codes_of_6_bits_have_spare_bits(tmp_path):
     assert "nibble" not in str(report.to_json())
 
 
+@pytest.mark.heavy  # a diagnosis of a large tensor
 @pytest.mark.rule("CNF-26", "CNF-44")
 def test_rows_of_a_large_tensor_are_counted_from_where_its_part_begins(tmp_path):
     """A part of a large tensor is looked at, in whole blocks of any size."""
