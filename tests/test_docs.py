@@ -475,7 +475,7 @@ def test_reference_has_no_address_and_no_long_default(tmp_path):
 
 
 def test_examples_of_a_docstring_can_be_copied(tmp_path):
-    """One block, without the indent that a docstring needs; what is no program is plain text."""
+    """An example is one block without the docstring's indent; text that is no program is plain."""
     reference = load(DOCS / "generate" / "reference.py")
     program = "    from x import y\n\n    def test():\n        y()\n"
     table = "    # KERNEL  SPEC\n    *         nvfp4"

@@ -52,7 +52,7 @@ def _halves(data):
 
 
 def _linear(scales):
-    """What is stored in tiles of 128x4, row by row in a buffer of the same size."""
+    """Return scales stored in tiles of 128x4, row by row in a buffer of the same size."""
     return scales.reshape(-1, 32, 4, 4).transpose(0, 2, 1, 3).reshape(scales.shape)
 
 

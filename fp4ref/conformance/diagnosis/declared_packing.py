@@ -46,11 +46,16 @@ def diagnose_packed(declared: Declaration, evidence: Evidence, seconds: float) -
     own = Explanation((f"packing-{other.name}",), Slot.PACKING.value, text)
     whole = [(case, got) for case, got in evidence if _fills(form, case) and _fills(other, case)]
     read = [(case, got._replace(data=_read_as(other, form, case, got))) for case, got in whole]
+    return _explained(own, read, declared, seconds)
+
+
+def _explained(own: Explanation, read: Evidence, declared: Declaration, seconds: float) -> Diagnosis:
+    """Return a packing as the explanation, with what else is wrong of the bytes that are read by it."""
     if all(_equal(case, got, declared) for case, got in read):
         return Diagnosis(conforms=False, explanations=(own,), first_stage=own.stage)
-    found = diagnose(spec, declared.scale_layout, read, seconds)
+    found = diagnose(read[0][0].spec, declared.scale_layout, read, seconds)
     more = [
-        replace(e, names=(*own.names, *e.names), causes=_with(own, e), text=f"{text}; {e.text}")
+        replace(e, names=(*own.names, *e.names), causes=_with(own, e), text=f"{own.text}; {e.text}")
         for e in found.explanations
     ]
     return replace(found, explanations=tuple(more), partial=found.partial if more else own)
@@ -64,14 +69,7 @@ def _high_first(declared: Declaration, evidence: Evidence, seconds: float) -> Di
     """Explain the bytes of a kernel whose 6-bit codes are stored from the highest bit of each byte down."""
     own = Explanation(("packing-high-first",), Slot.PACKING.value, HIGH_FIRST)
     read = [(case, got._replace(data=_from_the_high_bits(case, got))) for case, got in evidence]
-    if all(_equal(case, got, declared) for case, got in read):
-        return Diagnosis(conforms=False, explanations=(own,), first_stage=own.stage)
-    found = diagnose(evidence[0][0].spec, declared.scale_layout, read, seconds)
-    more = [
-        replace(e, names=(*own.names, *e.names), causes=_with(own, e), text=f"{HIGH_FIRST}; {e.text}")
-        for e in found.explanations
-    ]
-    return replace(found, explanations=tuple(more), partial=found.partial if more else own)
+    return _explained(own, read, declared, seconds)
 
 
 def _from_the_high_bits(case: Case, got: DirectionData) -> Codes:

@@ -146,7 +146,7 @@ def frequency(of: Bin, alpha: float, share: Share | None = None) -> ChanceCount:
 
 
 class Pair(StrEnum):
-    """Which two elements are compared."""
+    """The two elements that are compared."""
 
     GROUP = "in a group of four"
     GROUPS = "in two groups of a block"

@@ -10,7 +10,7 @@ from fp4ref.conformance.oracle import rationals as r
 
 
 class PowerOfTwo(Enum):
-    """How an exponent is taken of a maximum. Rules: MXS-2, MXS-3, MXS-4."""
+    """The rounding of the exponent that a maximum gives. Rules: MXS-2, MXS-3, MXS-4."""
 
     FLOOR = auto()
     CEIL = auto()
