@@ -192,8 +192,9 @@ def test_shards_with_a_reduced_amax_are_the_whole(tmp_path):
 
 @pytest.mark.rule("TEL-13")
 @pytest.mark.parametrize("enabled", [True, False])
-def test_a_grouped_layer_reads_the_values_of_a_quantized_input(enabled):
-    module = te.GroupedLinear(2, 96, 64, params_dtype=torch.bfloat16)
-    x = MXFP8Quantizer(te.DType.kFloat8E4M3)(sample(64))
-    with te.autocast(enabled=enabled, recipe=te.recipe.NVFP4BlockScaling()):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_grouped_layer_reads_the_values_of_a_quantized_input(dtype, enabled):
+    module = te.GroupedLinear(2, 96, 64, params_dtype=dtype)
+    x = MXFP8Quantizer(te.DType.kFloat8E4M3)(sample(64).to(dtype))
+    with te.autocast(enabled=enabled, recipe=te.recipe.NVFP4BlockScaling(disable_rht=True)):
         assert torch.equal(module(x, [32, 32]), module(x.dequantize(), [32, 32]))
