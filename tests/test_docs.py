@@ -514,8 +514,9 @@ def test_help_is_prose_between_how_a_command_is_called_and_its_options():
 
 def test_lines_of_code_fit_a_block():
     """A longer line is broken at any place, and the next prompt is hard to find."""
-    wide = load(DOCS / "site/ran.py").WIDTH
-    assert wide == load(DOCS / "generate/checkpoint_howtos.py").WIDTH
+    wide = load(DOCS / "generate/checkpoint_howtos.py").WIDTH
+    ran = (DOCS / "site/ran.py").read_text("utf-8")  # which needs docutils to be loaded
+    assert re.findall(r"^WIDTH = (\d+)", ran, re.MULTILINE) == [str(wide)]
     for path in sorted((DOCS / "site").glob("**/*.md")):
         for name, fence in re.findall(r"^```([^\n]*)\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL):
             long = [line for line in fence.splitlines() if len(line) > wide]
