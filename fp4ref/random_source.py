@@ -103,7 +103,7 @@ def _of_matrix(
             made = [
                 function(call, each, device, None) for (call, function), each in zip(planned, counters, strict=True)
             ]
-        return Directions(*made) if len(made) == 2 else Directions(**{names[0]: made[0]})
+        return Directions(**dict(zip(names, made, strict=True)))
 
     return make
 

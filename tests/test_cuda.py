@@ -562,13 +562,81 @@ def test_rows_of_squares(kind):
     for shape, amax in product([(64, 64), (192, 128), (320, 192), (1088, 640)], [None, 0.0, 1e-30, 5.9, 1e37, np.inf]):
         x = values(shape, "bfloat16", kind)
         given = None if amax is None else np.full(1, amax, np.float32)
-        for scale_layout in ("tiled_128x4", "linear"):
+        for scale_layout in LAYOUTS:
             got = quantize(cuda(x), spec, "row", scale_layout, given, None, None)
-            if scale_layout == "tiled_128x4":
-                assert operations.last_plan().path == "rows of squares by thresholds"
-            same(got, expected_of(x, spec, "row", scale_layout, given), scale_layout, (shape, kind, amax))
+            assert operations.last_plan().path == "rows of squares by thresholds"
+            expected = expected_of(x, spec, "row", scale_layout, given)
+            same(got, expected, scale_layout, (shape, kind, amax, scale_layout), scales_of(spec, shape, "row"))
     quantize(cuda(values((64, 72), "bfloat16", kind)), spec, "row", "tiled_128x4", None, None, None)
     assert "72, not multiples of 64" in operations.last_plan().reason
+
+
+@pytest.mark.parametrize("name", [*FUSED, "stochastic"])
+@pytest.mark.parametrize("scale_layout", [name for name in LAYOUTS if name != "tiled_128x4"])
+@pytest.mark.rule("LAY-1", "LAY-2", "LAY-4", "LAY-5", "BLK-8")
+def test_rows_and_columns_fused_write_scales_in_other_layouts(name, scale_layout):
+    import torch
+
+    from fp4ref_cuda import operations
+
+    stochastic, few = name == "stochastic", name == "mxfp4"  # few elements without maxima: the general kernel is faster
+    spec = fp4ref.NVFP4_RHT.replace(name=name, element=STOCHASTIC_E2M1) if stochastic else fp4ref.profiles[name]
+    for shape, kind in product(
+        [(64, 64), (64, 128), (128, 64), (192, 256), (320, 192), (1088, 640), (4160, 1344)], ("heavy", "zeros", "bits")
+    ):
+        x = values(shape, "bfloat16", kind)
+        bits = Directions(*(random_bits(spec, shape, d, 3) if stochastic else None for d in ("row", "column")))
+        there = Directions(*(None if b is None else cuda(b) for b in bits))
+        expected = [expected_of(x, spec, d, scale_layout, None, getattr(bits, d)) for d in ("row", "column")]
+        pairs = [guarded(buffer_shapes(spec, shape, d, scale_layout)) for d in ("row", "column")]
+        for out in (Directions(), Directions(*(pair[0] for pair in pairs))):
+            path = HADAMARD if stochastic else FUSED[name]
+            got = quantize_both(cuda(x), spec, scale_layout, Directions(), there, out, path=path if few else None)
+            assert operations.last_plan().path == path
+            for d, wanted in zip(("row", "column"), expected, strict=True):
+                same(getattr(got, d), wanted, scale_layout, (shape, kind, d), scales_of(spec, shape, d))
+        assert all(untouched() for _, untouched in pairs)
+        before = [part.clone() for part in (*got.row, *got.column) if part is not None]
+        quantize_both(cuda(x), spec, scale_layout, Directions(), there, got, torch.ones(1, device="cuda"))
+        after = [part for part in (*got.row, *got.column) if part is not None]
+        assert all(map(torch.equal, before, after))
+
+
+@pytest.mark.parametrize(
+    "name", ["nvfp4", "nvfp4-rht", "nvfp4-2d", "mxfp4", "mxfp8-e4m3", "nvfp4-4over6", "mxfp6-e2m3"]
+)
+@pytest.mark.rule("LAY-5", "LAY-11", "CNF-1")
+def test_out_buffers_at_any_address(name):
+    import torch
+
+    spec, shape = fp4ref.profiles[name], (192, 256)
+    x = values(shape, "bfloat16", "heavy")
+    for scale_layout, (data_shift, scale_shift) in product(LAYOUTS, ((0, 1), (1, 0), (0, 4), (8, 2), (3, 3))):
+        wholes, out = [], []
+        for d in ("row", "column"):
+            data, scales, amax = buffer_shapes(spec, shape, d, scale_layout)
+            parts = []
+            for size, shift in ((data, data_shift), (scales, scale_shift)):
+                count = int(np.prod(size))
+                whole = torch.full((count + 64,), 0xA5, dtype=torch.uint8, device="cuda")
+                parts.append(whole[16 + shift : 16 + shift + count].view(size))
+                wholes.append((whole, 16 + shift, count))
+            number = None if amax is None else torch.zeros(amax, dtype=torch.float32, device="cuda")
+            out.append(DirectionData(*parts, number))
+        expected = [expected_of(x, spec, d, scale_layout) for d in ("row", "column")]
+        for _ in range(2):
+            quantize_both(cuda(x), spec, scale_layout, out=Directions(*out))
+            for d, mine, wanted in zip(("row", "column"), out, expected, strict=True):
+                what = (name, scale_layout, data_shift, scale_shift, d)
+                same(mine, wanted, scale_layout, what, scales_of(spec, shape, d))
+        for d, mine, wanted in zip(("row", "column"), out, expected, strict=True):
+            for part in mine[:2]:
+                part.fill_(0)
+            quantize(cuda(x), spec, d, scale_layout, None, None, mine)
+            same(mine, wanted, scale_layout, (name, scale_layout, scale_shift, d, "alone"), scales_of(spec, shape, d))
+        for whole, start, count in wholes:
+            assert bool((whole[:start] == 0xA5).all())
+            assert bool((whole[start + count :] == 0xA5).all())
 
 
 DRAWN = {"nvfp4": "rows and columns by random bytes", "nvfp4-rht": HADAMARD}
@@ -610,7 +678,10 @@ def test_scales_moved_out_of_tiles(name, request):
             forced = quantize_both(cuda(x), spec, scale_layout, path=path)
             assert operations.last_plan().kernels[-2:] == ("layout", "layout")
             chosen = [quantize_both(cuda(x), spec, scale_layout) for _ in range(2)]  # the second one repeats launches
-            assert (operations.last_plan().path == path) == bool(spec.hadamard)
+            own = scale_layout not in LAYOUTS
+            assert (operations.last_plan().path == path) == bool(spec.hadamard and own)
+            if scale_layout == "linear" and name in {"nvfp4", "nvfp4-rht", "nvfp4-2d"}:
+                assert operations.last_plan().kernels[-1] == "fused"
             for got, d in product((forced, *chosen), ("row", "column")):
                 expected = expected_of(x, spec, d, scale_layout)
                 same(getattr(got, d), expected, scale_layout, (shape, scale_layout, d), scales_of(spec, shape, d))
@@ -1005,20 +1076,22 @@ def test_groups_whose_members_are_whole_boxes_are_fused(name, kind):
     from fp4ref_cuda import operations
 
     spec = fp4ref.profiles[name]
-    for splits, columns in (([0, 128, 384, 0, 0, 256], 256), ([128] * 40, 192), ([1280, 0], 640)):
+    sizes = (([0, 128, 384, 0, 0, 256], 256), ([128] * 40, 192), ([1280, 0], 640))
+    for (splits, columns), scale_layout in product(sizes, LAYOUTS):
         x = values((sum(splits), columns), "bfloat16", kind)
         for given in (False, True)[: 2 if spec.global_scale is Granularity.TENSOR else 1]:
             amaxes = [np.arange(1, len(splits) + 1, dtype=np.float32) * s for s in (0.75, 2.0)]
             amax = Directions(*map(cuda, amaxes)) if given else Directions()
-            got = quantize_grouped(cuda(x), tuple(splits), spec, ("row", "column"), "tiled_128x4", amax)
+            got = quantize_grouped(cuda(x), tuple(splits), spec, ("row", "column"), scale_layout, amax)
             assert operations.last_plan().path == f"grouped: {FUSED[name]}"
             start = 0
             for index, (member, rows) in enumerate(zip(got, splits, strict=True)):
                 part = np.ascontiguousarray(x[start : start + rows])
                 start += rows
                 for d, own in zip(("row", "column"), amaxes, strict=True):
-                    expected = expected_of(part, spec, d, "tiled_128x4", own[index : index + 1] if given else None)
-                    same(member.direction(d)[0], expected, "tiled_128x4", (name, kind, splits, index, d))
+                    expected = expected_of(part, spec, d, scale_layout, own[index : index + 1] if given else None)
+                    what = (name, kind, splits, index, d, scale_layout)
+                    same(member.direction(d)[0], expected, scale_layout, what, scales_of(spec, part.shape, d))
     quantize_grouped(cuda(values((160, 128), "bfloat16", kind)), (128, 32), spec, ("row", "column"), "tiled_128x4")
     assert operations.last_plan().path == "grouped: tiles"
     assert "32 rows of member 1" in operations.last_plan().reason

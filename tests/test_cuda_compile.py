@@ -90,7 +90,8 @@ def searched_and_stochastic(target):
             "SEARCHED": False,
             "HAS_COLUMN": True,
         }
-        yield "fused", prelude(stochastic, "bfloat16", "tiled_128x4", **constants), False
+        for scale_layout in ("tiled_128x4", "linear_padded"):
+            yield "fused", prelude(stochastic, "bfloat16", scale_layout, **constants), False
         if base == "nvfp4":
             yield "row_blocks", prelude(stochastic, "bfloat16", "tiled_128x4", **rows), False
     for name in ("nvfp4-row-scaled", "nvfp4-4over6"):
@@ -126,10 +127,11 @@ def others(target):
         yield "rows", prelude(profiles["mxfp4"], "bfloat16", scale_layout, **rows), True
         rows = {"WARPS": paths.block_warps(target), "SEARCHED": searched}
         yield "row_blocks", prelude(profiles["nvfp4"], "float16", scale_layout, **rows), True
-    for name, grouped in product(("nvfp4-rht", "nvfp4", "nvfp4-2d", "mxfp4"), (False, True)):
+    fused = "nvfp4-rht", "nvfp4", "nvfp4-2d", "mxfp4"
+    for name, grouped, scale_layout in product(fused, (False, True), ("tiled_128x4", "linear", "linear_padded")):
         teams = {"TEAMS": paths.fused_teams(target, grouped), "GROUPED": grouped, "SEARCHED": name != "mxfp4"}
         both = grouped or name != "nvfp4-2d"
-        yield "fused", prelude(profiles[name], "bfloat16", "tiled_128x4", **teams, HAS_COLUMN=both), True
+        yield "fused", prelude(profiles[name], "bfloat16", scale_layout, **teams, HAS_COLUMN=both), True
     blocks = paths.bytes_blocks(target)
     for name in ("mxfp8-e4m3", "mxfp8-e5m2", "torchao.mxfp8_e4m3_floor"):
         if name in profiles:
@@ -152,7 +154,8 @@ def others(target):
     yield "product_factor", prelude(profiles["nvfp4"], FACTORS=4, READ=6), False
     for name, dtype in (("mxfp8-e4m3", "bfloat16"), ("mxfp8-e5m2", "float32")):
         yield "tensor_codes", prelude(profiles[name], dtype, VECTORS=True), False
-        yield "tensor_values", prelude(profiles[name], dtype, out="bfloat16", VECTORS=True), False
+        yield "tensor_values", prelude(profiles[name], dtype, out="bfloat16", SCALED=False, VECTORS=True), False
+        yield "tensor_values", prelude(profiles[name], dtype, out=dtype, SCALED=True, VECTORS=True), False
         yield "tensor_scale", prelude(profiles[name], dtype, POWER_OF_TWO=False), False
     yield "self_check", "", True
     yield "reciprocal_check", "", False

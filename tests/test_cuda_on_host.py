@@ -116,9 +116,9 @@ extern "C" void start(unsigned blocks, const void* x, long long count, const voi
 }
 """,
     "tensor_values": """
-extern "C" void start(unsigned blocks, const void* codes, long long count, void* out)
+extern "C" void start(unsigned blocks, const void* codes, long long count, const void* scale, void* out)
 {
-    on_host(blocks, THREADS, [=] { tensor_values((const byte*)codes, count, (Out::word*)out); });
+    on_host(blocks, THREADS, [=] { tensor_values((const byte*)codes, count, (const float*)scale, (Out::word*)out); });
 }
 """,
     "random_bits": """
@@ -424,16 +424,41 @@ def test_codes_of_a_tensor_and_what_they_mean(name, dtype, vectors, tmp_path):
         assert codes[: x.size].tobytes() == expected.tobytes(), scale
         assert not codes[x.size :].any()
     to = "float16" if dtype is np.float16 else "bfloat16"
-    kernel = built(tmp_path, "tensor_values", plan.prelude(spec, out=to, VECTORS=vectors))
+    kernel = built(tmp_path, "tensor_values", plan.prelude(spec, out=to, SCALED=False, VECTORS=vectors))
     codes = np.tile(np.arange(256, dtype=np.uint8), 17)[:4099]
     values = np.zeros(codes.size + 8, to if to == "float16" else ml_dtypes.bfloat16)
-    kernel.start(-(-codes.size // 4096), *pointers(codes), ctypes.c_longlong(codes.size), *pointers(values))
+    count = ctypes.c_longlong(codes.size)
+    kernel.start(-(-codes.size // 4096), *pointers(codes), count, None, *pointers(values))
     with np.errstate(invalid="ignore"):
         meant = codes.view(element).astype(values.dtype)
     assert np.array_equal(values[: codes.size].astype(np.float32), meant.astype(np.float32), equal_nan=True)
     numbers = ~np.isnan(meant)
     assert np.array_equal(values[: codes.size].view(np.uint16)[numbers], meant.view(np.uint16)[numbers])
     assert not values[codes.size :].view(np.uint16).any()
+
+
+@pytest.mark.rule("TEL-8", "DEQ-2", "DEQ-3")
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
+@pytest.mark.parametrize("name", ["mxfp8-e4m3", "mxfp8-e5m2"])
+@pytest.mark.parametrize("vectors", [True, False])
+def test_codes_under_the_scale_of_a_tensor(name, dtype, vectors, tmp_path):
+    spec, element = fp4ref.profiles[name], ml_dtypes.float8_e4m3fn if name == "mxfp8-e4m3" else ml_dtypes.float8_e5m2
+    word = np.uint32 if dtype is np.float32 else np.uint16
+    text = plan.prelude(spec, out=np.dtype(dtype).name, SCALED=True, VECTORS=vectors)
+    kernel = built(tmp_path, "tensor_values", text)
+    codes = np.random.default_rng(5).permutation(np.tile(np.arange(256, dtype=np.uint8), 17)[:4099])
+    codes[:1024] = np.repeat(np.arange(128, dtype=np.uint8) % 100, 8)  # vectors of finite codes alone
+    drawn = np.random.default_rng(6).integers(0, 1 << 32, 200, np.uint32).view(np.float32)
+    for scale in np.float32([1, 0.3, 3e5, 1e-5, 1.5e-42, 3e38, np.inf, np.nan, 0, -0.0, -7, *drawn]):
+        values, by = np.zeros(codes.size + 8, dtype), np.float32([scale])
+        count = ctypes.c_longlong(codes.size)
+        kernel.start(-(-codes.size // 4096), *pointers(codes), count, *pointers(by, values))
+        with np.errstate(all="ignore"):
+            meant = (codes.view(element).astype(np.float32) * scale).astype(dtype)
+        nan = np.isnan(meant)
+        assert np.array_equal(nan, np.isnan(values[: codes.size]))
+        assert np.array_equal(values[: codes.size].view(word)[~nan], meant.view(word)[~nan]), scale
+        assert not values[codes.size :].view(word).any()
 
 
 @pytest.mark.rule("SR-7", "SR-8")

@@ -236,6 +236,25 @@ def test_a_wrong_value_of_a_code_is_refuted(name, to, monkeypatch):
     assert device_products.values(name, to, quiet, **SOME).witness
 
 
+@pytest.mark.rule("DEQ-2", "DEQ-3", "TEL-8")
+@pytest.mark.parametrize("to", [*device_products.TYPES, "float32"])
+@pytest.mark.parametrize("name", device_products.FORMATS)
+def test_a_wrong_product_with_the_scale_of_a_tensor_is_refuted(name, to, monkeypatch):
+    def product_of(call, codes, scale, by):
+        values = call.required.element.decode(np.arange(256, dtype=np.uint8))
+        return (torch.from_numpy(values)[codes.long()] * by(scale)).to(getattr(torch, call.to))
+
+    for by, right in (
+        (lambda scale: scale, True),
+        (lambda scale: scale.bfloat16().float(), False),
+        (lambda scale: torch.where(scale.isinf(), 3e38, scale), False),
+    ):
+        monkeypatch.setattr(device_products, "_operations", lambda _, by=by: lambda *given: product_of(*given, by))
+        found = device_products.decoded(name, to, quiet, device="cpu", every=31)
+        assert (found.witness is None) == right
+        assert not right or found.computed == 1 << 26
+
+
 @pytest.mark.rule("GEM-5", "GEM-8")
 @pytest.mark.parametrize("to", device_products.TYPES)
 def test_a_fused_end_of_a_product_is_refuted(to, monkeypatch):

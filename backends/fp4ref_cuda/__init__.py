@@ -76,6 +76,7 @@ BACKEND = Backend(
         "multiply",
         "tensor_scale",
         "tensor_codes",
+        "tensor_decode",
         "tensor_quantize",
         "tensor_values",
         "together",

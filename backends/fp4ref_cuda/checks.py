@@ -42,7 +42,10 @@ def require_buffer(operation: str, buffer: Any, shape: Sequence[int] | None, lib
 
 
 def noop_flag(noop: Any, library: Library) -> Any:
-    """One 32-bit word on the device, or None; a byte becomes one there. Rules: LAY-56, LAY-57."""
+    """Return a flag as one 32-bit word on the device, which a byte becomes there; None for None.
+
+    Rules: LAY-56, LAY-57.
+    """
     if noop is None:
         return None
     noop, other = buffers.adopt("quantize: noop", noop)
@@ -57,8 +60,8 @@ def noop_flag(noop: Any, library: Library) -> Any:
 
 
 def pointer_bits(targets: Mapping[Direction, DirectionData]) -> int:
-    """Return the addresses of all codes, or-ed: their common alignment."""
+    """Return the addresses of all codes and scales, or-ed: their common alignment."""
     together = 0
     for target in targets.values():
-        together |= pointer(target.data)
+        together |= pointer(target.data) | pointer(target.scales)
     return together

@@ -85,8 +85,8 @@ def fused_reason(
         return f"{rows} x {columns}, not multiples of 64"
     if columns >= 1 << 24:
         return f"{columns} columns, not fewer than 2^24"
-    if not is_tiled(scale_layout):
-        return f"scales {scale_layout}, not tiled_128x4"
+    if number(layout(scale_layout)) < 0:
+        return f"scales {scale_layout}, which only the general kernels serve"
     form = FUSED_FORMS.get((spec.block.rows, spec.block.columns), NVFP4_FORM)
     if spec.hadamard and form is not NVFP4_FORM:
         return f"{spec.name} transforms other blocks than those of 1x16"

@@ -23,13 +23,21 @@ from fp4ref_cuda.gemm import bind_gemm_blockwise, bind_gemm_exact, bind_gemm_fas
 from fp4ref_cuda.launch import rehearse, require_reciprocal
 from fp4ref_cuda.multiply import multiply
 from fp4ref_cuda.paths import hadamard
-from fp4ref_cuda.per_tensor import bind_tensor_quantize, tensor_codes, tensor_quantize, tensor_scale, tensor_values
+from fp4ref_cuda.per_tensor import (
+    bind_tensor_decode,
+    bind_tensor_quantize,
+    tensor_codes,
+    tensor_decode,
+    tensor_quantize,
+    tensor_scale,
+    tensor_values,
+)
 from fp4ref_cuda.plan import (
     BYTES,
     DRAWN,
     FUSED,
     FUSED_HADAMARD,
-    IN_TILES,
+    MOVABLE,
     MOVED,
     ROW_BLOCKS,
     ROWS,
@@ -55,6 +63,7 @@ __all__ = [
     "bind_quantize",
     "bind_quantize_both",
     "bind_random_bits",
+    "bind_tensor_decode",
     "bind_tensor_quantize",
     "bind_to_layout",
     "convert_layout",
@@ -72,6 +81,7 @@ __all__ = [
     "random_bits",
     "rehearse",
     "tensor_codes",
+    "tensor_decode",
     "tensor_quantize",
     "tensor_scale",
     "tensor_values",
@@ -156,7 +166,7 @@ PATHS: dict[str, paths.Path] = {
     SEPARATE: paths.separate,
     TILES: paths.tiles,
 }
-PATHS |= {label + MOVED: paths.then_moved(PATHS[label]) for label in IN_TILES}
+PATHS |= {label + MOVED: paths.then_moved(PATHS[label]) for label in MOVABLE}
 
 
 def _of_one(amax: Any, random_bits: Any, out: DirectionData | None) -> tuple[Any, ...]:

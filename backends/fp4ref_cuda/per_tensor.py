@@ -123,17 +123,46 @@ def tensor_values(call: Call, codes: Any) -> Any:
     return programs.serve("tensor_values", call, (codes,), lambda: (values_of(call, codes),))[0]
 
 
-def values_of(call: Call, codes: Any) -> Any:
-    """Decode without the program of an earlier call; the arguments and the result are those of `tensor_values`."""
-    buffers.require_kind("tensor_values", "codes", codes, "uint8", call.sizes, "TEL-21")
+def tensor_decode(call: Call, codes: Any, scale: Any) -> Any:
+    """Return the values of codes times a scale, computed in float32, rounded to the call's output type.
+
+    Shape: [rows, columns]. scale: float32 [1].
+
+    Errors: DTypeError, ShapeError.
+
+    Rules: DEQ-2, DEQ-3.
+    """
+    return programs.serve("tensor_decode", call, (codes, scale), lambda: (values_of(call, codes, scale),))[0]
+
+
+def bind_tensor_decode(call: Call, codes: Any, scale: Any) -> Callable[[Any, Any], Any] | None:
+    """Return a function that decodes other codes of these ones' kind, as the first call did."""
+    bound = programs.bind("tensor_decode", call, (codes, scale))
+    if bound is None:
+        return None
+
+    def again(codes: Any, scale: Any) -> Any:
+        values = bound(codes, scale)
+        return values[0] if values else tensor_decode(call, codes, scale)
+
+    return again
+
+
+def values_of(call: Call, codes: Any, scale: Any = None) -> Any:
+    """Decode without the program of an earlier call; with a scale as `tensor_decode` does, else as `tensor_values`."""
+    operation = "tensor_values" if scale is None else "tensor_decode"
+    buffers.require_kind(operation, "codes", codes, "uint8", call.sizes, "TEL-21")
+    if scale is not None:
+        buffers.require_kind(operation, "scale", scale, "float32", (1,), "TEL-21")
     restore = arrays.device_restorer(codes)
-    codes, library = buffers.adopt("tensor_values", codes)
+    codes, library = buffers.adopt(operation, codes)
     with library.current():
         codes = buffers.contiguous(codes)
         out, count = library.empty(call.sizes, call.to), call.sizes[0] * call.sizes[1]
         if count:
-            text = prelude(call.required, out=call.to, VECTORS=not (pointer(codes) | pointer(out)) % 16)
+            vectors, scaled = not (pointer(codes) | pointer(out)) % 16, scale is not None
+            text = prelude(call.required, out=call.to, SCALED=scaled, VECTORS=vectors)
             grid = (-(-count // (OF_BLOCK * EACH)),)
-            launch(library, "tensor_values", text, grid, (pointer(codes), count, pointer(out)))
-    remember(Plan("tensor_values", ("tensor_values",)))
+            launch(library, "tensor_values", text, grid, (pointer(codes), count, pointer(scale), pointer(out)))
+    remember(Plan(operation, ("tensor_values",)))
     return restore(out)

@@ -126,8 +126,9 @@ ROWS, ROW_BLOCKS, TILES = "rows by thresholds", "rows by blocks", "tiles"
 FUSED, FUSED_HADAMARD = "rows and columns by thresholds", "rows and hadamard columns, fused"
 DRAWN, SQUARES = "rows and columns by random bytes", "rows of squares by thresholds"
 BYTES, SEPARATE = "rows and columns of bytes", "rows and hadamard columns, apart"
-IN_TILES = (FUSED, FUSED_HADAMARD, DRAWN, SQUARES, BYTES)  # the paths that write scales in tiles alone
+MOVABLE = (FUSED, FUSED_HADAMARD, DRAWN, SQUARES, BYTES)  # the paths that write scales in layouts of the header alone
 MOVED, MOVED_FROM = ", scales moved", 1 << 22  # elements from which two more launches cost less than the general kernel
+SCATTERED = 1 << 25  # elements from which they cost less than scales that are stored a word at a time, far apart
 
 
 def choose(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
@@ -153,7 +154,12 @@ def _moved(call: Call, address: int, one_amax: bool) -> tuple[str, str] | None:
     if call.flag or is_tiled(call.layout.name):
         return None
     label, _ = _fastest(replace(call, layout=TILED_128X4), address, one_amax)
-    if label not in IN_TILES or (label != FUSED_HADAMARD and call.sizes[0] * call.sizes[1] < MOVED_FROM):
+    least = MOVED_FROM
+    if not own_map(call.layout.name) and label != BYTES and call.required.global_scale is not Granularity.NONE:
+        least = SCATTERED
+    elif label == FUSED_HADAMARD:
+        least = 0
+    if label not in MOVABLE or call.sizes[0] * call.sizes[1] < least:
         return None
     return label + MOVED, f"scales {call.layout.name}, not tiled_128x4"
 
@@ -167,13 +173,19 @@ def _fastest(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
     if call.direction == "both":
         if not bytes_reason(spec, dtype, matrix, scale_layout, address):
             return BYTES, ""
-        reason = fused_reason(spec, dtype, matrix, scale_layout, address)
+        reason = fused_reason(spec, dtype, matrix, scale_layout, address) or _few_reason(call)
         if not reason and not one_amax:
             return fused_label(spec), ""
         reason = reason or "an amax for one direction"
     if spec.hadamard and matrix[0] * matrix[1] and not thresholds_reason(spec, dtype, matrix, address):
         return SEPARATE, reason
     return TILES, reason
+
+
+def _few_reason(call: Call) -> str:
+    """Why the general kernel is faster than the fused one, for few elements without maxima; empty if it isn't."""
+    few = call.required.global_scale is Granularity.NONE and call.sizes[0] * call.sizes[1] < MOVED_FROM
+    return f"few elements, and scales {call.layout.name}" if few and not is_tiled(call.layout.name) else ""
 
 
 def _fastest_row(call: Call, address: int) -> tuple[str, str]:

@@ -68,10 +68,9 @@ def bind_random_bits(calls: Sequence[Call], device: Any) -> Callable[[Sequence[C
             bits = allocate()
             made.append(bits)
             words += bits.data_ptr(), *_part(shape, each)
+        words += NO_PART * (2 - len(made))
         enter(library)
-        start_once(
-            start, library.stream(), (*words, *NO_PART, *_seed(each)) if len(made) == 1 else (*words, *_seed(each))
-        )
+        start_once(start, library.stream(), (*words, *_seed(each)))
         remember(MADE)
         return tuple(made)
 
@@ -98,7 +97,7 @@ def _grid(units: int, parts: int) -> tuple[int, int]:
 
 
 def _library(device: Any) -> Library:
-    """torch where it is installed, for its tensors are what the caller named the device by; else CuPy."""
+    """Return torch where it is installed, for its tensors are what the caller named the device by; else CuPy."""
     named = str(device).partition(":")[2]  # a device's own name, or one that the caller wrote
     index = int(named) if named else None
     if not _has_torch():

@@ -22,6 +22,8 @@ FORMATS = {"e4m3": "mxfp8-e4m3", "e5m2": "mxfp8-e5m2"}
 TYPES = ("bfloat16", "float16")
 WORDS = 1 << 32  # of four codes, or float32 patterns
 PART = 1 << 24  # of them in a call
+UPPER, LOWER = 1 << 16, (0, 0xA5C3)  # halves of a scale's pattern: how many there are, and those tried
+SCALES = 1 << 10  # of one comparison
 FACTORS = (1.1, -0.3, 3e-20, 7e18)  # that give other bits in other orders
 FACTOR = 1.6015625
 BIASES = np.array([0.0, -0.0, 1.0, -3.1, 1e-30, 65504.0, 3e38, -(2.0**-126)], F)  # of eight columns in turn
@@ -67,6 +69,37 @@ def values(name: str, to: str, tell: Tell, device: str = "cuda", part: int = PAR
         if wrong(codes).any() or wrong(apart.copy_(codes)).any():
             return Replayed(WORDS, f"{to} of {length} codes from {first:02X} on")
     return Replayed(WORDS)
+
+
+def decoded(name: str, to: str, tell: Tell, device: str = "cuda", every: int = 1) -> Replayed:
+    """Decode every code under scales with every upper half and two lower halves, and compare each product.
+
+    Codes of every vector of eight are finite in the first half of the array, and of both kinds in the second one.
+    every: the distance of the upper halves that are tried.
+    """
+    import torch
+
+    spec, decode, dtype = resolve(FORMATS[name]), _operations("tensor_decode"), getattr(torch, to)
+    meant = patterns_of(name).view(F)
+    finite = np.flatnonzero(np.isfinite(meant))
+    codes = np.concatenate([np.resize(finite, 256), np.arange(256)]).astype(np.uint8)
+    table = torch.from_numpy(meant[codes]).to(device)
+    given = torch.from_numpy(codes).to(device).view(1, -1)
+    call = Call("tensor_decode", spec, to=to, device=device, shape=(1, codes.size))
+    word = torch.int32 if to == "float32" else torch.int16
+    for start in range(0, UPPER, SCALES * every):
+        upper = torch.arange(start, start + SCALES, dtype=torch.int64, device=device) << 16
+        for lower in LOWER:
+            bits = upper + lower
+            scales = torch.where(bits >= 1 << 31, bits - WORDS, bits).to(torch.int32).view(torch.float32)
+            got = torch.cat([decode(call, given, scales[i : i + 1]) for i in range(SCALES)])
+            want = (table * scales.view(-1, 1)).to(dtype)
+            wrong = torch.where(want.isnan(), ~got.isnan(), got.view(word) != want.view(word)).nonzero()
+            if len(wrong):
+                row, column = wrong[0].tolist()
+                return Replayed(start, f"{to} of {codes[column]:02X} under {int(bits[row]):08X}")
+        tell((start + SCALES) / UPPER)
+    return Replayed(UPPER * len(LOWER) * codes.size)
 
 
 def finished(to: str, tell: Tell, device: str = "cuda", part: int = PART, every: int = 1) -> Replayed:
@@ -161,6 +194,23 @@ def claims() -> Iterator[ProofClaim]:
             domain=f"all words of four codes, and arrays of up to {LENGTHS[-1]} codes at other addresses",
             size=WORDS,
             decide=partial(values, name, to),
+            covers=(
+                f"{whole.CUDA}/tensor_values.cu",
+                f"lowered:{FORMATS[name]}",
+                "fp4ref_cuda.per_tensor:values_of",
+                options,
+            ),
+            **shared,
+        )
+    for name, to in product(FORMATS, (*TYPES, "float32")):
+        yield ProofClaim(
+            name=f"tensor-decoded-{name}-{to}/cuda",
+            rules=("DEQ-2", "DEQ-3", "TEL-8"),
+            method=Method.EXHAUSTIVE,
+            statement=f"A code of {name} times a tensor's scale, a float32 product, is rounded once to {to}.",
+            domain=f"all codes, twice, under all scales whose lower half is one of {len(LOWER)}",
+            size=UPPER * len(LOWER) * 512,
+            decide=partial(decoded, name, to),
             covers=(
                 f"{whole.CUDA}/tensor_values.cu",
                 f"lowered:{FORMATS[name]}",

@@ -31,15 +31,15 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
 
     Rules: TEL-3, TEL-4, TEL-5, TEL-7, TEL-28.
     """
-    x = tensor.detach()  # from a tangent too, which requires_grad does not tell
-    key = _kind_of(x, quantizer) if output is None and drawn is None else None
+    key = _kind_of(tensor, quantizer) if output is None and drawn is None else None
     again = repeats.find(key) if key else None
     if again:
         debug.count("quantize", quantizer.role)
-        made = again(x, quantizer)
+        made = again(tensor if tensor.is_cuda else tensor.detach(), quantizer)  # a device reads addresses alone
         if quantizer.optimize_for_gemm:
             _swizzled(made, quantizer, new=True)
         return made
+    x = tensor.detach()  # from a tangent too, which requires_grad does not tell
     shape = tuple(x.shape)
     quantizer.require(shape, x.dtype)
     debug.count("quantize", quantizer.role)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fp4ref.te.cast import fp8_values, scaled_fp8_codes, write
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
-from fp4ref.te.per_tensor import at_once, at_once_again, current_scale, largest_magnitude
+from fp4ref.te.per_tensor import at_once, at_once_again, current_scale, decoded, largest_magnitude
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import DelayedScaling, Float8CurrentScaling, Recipe
 from fp4ref.te.storage import QuantizedTensorStorage
@@ -74,7 +74,7 @@ class Float8TensorStorage(QuantizedTensorStorage):
     def decode(self, dtype: torch.dtype) -> Tensor:
         """code * scale_inv in float32, rounded once to a high-precision type. Rules: TEL-8."""
         assert self._scale_inv is not None
-        return (self.codes().to(torch.float32) * self._scale_inv.reshape(())).to(dtype)
+        return decoded(self._codes(), self._scale_inv, self._fp8_dtype, dtype)
 
     def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
         """Nothing to free: the same bytes serve both directions; both False frees them. Rules: TEL-25."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fp4ref import registry
+from fp4ref import registry, repeats
 from fp4ref.registry import Call
 from fp4ref.specs import NVFP4
 from fp4ref.te.dtypes import DType, torch_dtype
@@ -16,6 +16,7 @@ from fp4ref.te.one_pass import server
 from fp4ref.te.specifications import mxfp8
 
 MANTISSA_DROPPED = 0x7F800000
+RESULTS = {torch.float32, torch.bfloat16, torch.float16}  # of decoding by a backend
 
 
 def largest_magnitude(tensor: Tensor) -> Tensor:
@@ -125,6 +126,43 @@ def values_server(codes: Tensor, kind: DType, dtype: torch.dtype) -> tuple[Call,
     if dtype.itemsize != 2:
         return None
     return server("tensor_values", codes.device, _matrix(codes), spec=mxfp8(kind), to=dtype)
+
+
+def decoded(codes: Tensor, scale: Tensor, kind: DType, dtype: torch.dtype) -> Tensor:
+    """Return codes times a scale, computed in float32 and rounded once to a type; scale: float32 of one element.
+
+    Rules: TEL-8, DEQ-2, DEQ-3.
+    """
+    kinds = repeats.kind_of(codes), repeats.kind_of(scale)
+    key = None if None in kinds else ("te.decode", kind, dtype, *kinds)
+    again = repeats.find(key)
+    if again is not None:
+        values: Tensor = again(codes, scale)
+        return values
+    served = _decodes(codes, scale, kind, dtype) if key else None
+    if served is None:
+        return (codes.view(torch_dtype(kind)).to(torch.float32) * scale.reshape(())).to(dtype)
+    values, function = served
+    repeats.keep(key, function)
+    return values
+
+
+def _decodes(
+    codes: Tensor, scale: Tensor, kind: DType, dtype: torch.dtype
+) -> tuple[Tensor, Callable[[Tensor, Tensor], Tensor] | None] | None:
+    """Return what a backend decodes in one pass, and the function that does it for others of their kind, if any."""
+    matrix, shape = _matrix(codes), codes.shape
+    found = server("tensor_decode", codes.device, matrix, spec=mxfp8(kind), to=dtype) if dtype in RESULTS else None
+    if found is None or not codes.numel() or not codes.is_contiguous():
+        return None
+    call, serve = found
+    given = codes.view(matrix), scale.reshape(1)
+    bind = registry.binder(call, None)
+    again = bind(call, *given) if bind else None
+    if again is None or (codes.dim() == 2 and scale.dim() == 1):
+        return serve(call, *given).view(shape), again
+    flat = again
+    return serve(call, *given).view(shape), lambda codes, scale: flat(codes.view(matrix), scale.view(1)).view(shape)
 
 
 def _matrix(x: Tensor) -> tuple[int, int]:

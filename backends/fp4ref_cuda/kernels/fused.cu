@@ -1,14 +1,14 @@
-// Quantize rows and columns from one read of x, by thresholds or by random bytes, both scale sets in 128x4 tiles: blocks
-// of 16 or of 16x16 under one global scale, or blocks of 32.
+// Quantize rows and columns from one read of x, by thresholds or by random bytes, both scale sets in Layout: blocks of 16
+// or of 16x16 under one global scale, or blocks of 32.
 //
 //   x               bfloat16  [rows, columns], rows and columns multiples of 64, 16 bytes apart
 //   row_bits        uint8     [rows, columns], 16 bytes apart, for stochastic rounding;   column_bits  [columns, rows]
 //   row_partials, column_partials  float32 [members, parts] partial maxima
-//   row_data        uint8     [rows, columns / 2];   row_scales     uint8, tiles of [rows, columns / block]
-//   column_data     uint8     [columns, rows / 2];   column_scales  uint8, tiles of [columns, rows / block]
+//   row_data        uint8     [rows, columns / 2];   row_scales     uint8, [rows, columns / block]
+//   column_data     uint8     [columns, rows / 2];   column_scales  uint8, [columns, rows / block]
 //   row_amax, column_amax          float32 [members] their maxima; these and the partial ones are unused without a global scale
 //
-// S, TEAMS, SEARCHED (the maxima were, by the kernel before this one), GROUPED (members are ranges of rows,
+// S, Layout, TEAMS, SEARCHED (the maxima were, by the kernel before this one), GROUPED (members are ranges of rows,
 // multiples of 128, each with column data and scales of its own) and HAS_COLUMN come before this file. Columns are
 // Hadamard-transformed where S says so. One block of threads on a multiprocessor, in teams of 256. A team takes boxes
 // of 128 rows and 64 columns in turn, in the order of `box_of`, the last ones first, because the pass for the maxima left
@@ -18,6 +18,7 @@
 // again and take the plain path. Certificates: fused-bfloat16, fused-columns-bfloat16, squares-*,
 // drawn-fused-bfloat16, both-mxfp4-bfloat16.
 #include "blocks.cuh"
+#include "places.cuh"
 
 constexpr int ROWS = 128, COLUMNS = 64;
 constexpr int PITCH = COLUMNS * 2 + 16;  // bytes of a row in shared memory: no bank conflicts by row or column
@@ -26,7 +27,8 @@ constexpr int ROW_BITS = ROWS * PITCH, COLUMN_BITS = ROW_BITS + ROWS * COLUMNS, 
 constexpr int STAGE = STOCHASTIC ? COLUMN_BITS + COLUMNS * BIT_PITCH : ROW_BITS;
 constexpr int CODE_PITCH = ROWS / 2 + 8;  // bytes of a column's codes
 constexpr int ROW_SCALES = COLUMNS * CODE_PITCH, COLUMN_SCALES = ROW_SCALES + 512, LEAVING = COLUMN_SCALES + 512;
-constexpr bool TRANSFORMED = S::has_hadamard;
+constexpr bool TRANSFORMED = S::has_hadamard, TILED = fp4ref::same_type<Layout, fp4ref::layout::tiled_128x4>;
+static_assert(Layout::adjacent && !Layout::row_fill && !Layout::column_fill, "a word of four scales, zeros behind");
 constexpr int OF_TEAM = 2 * STAGE + 2 * LEAVING, TABLES = 2 * 128 * sizeof(thresholds::Entry);
 constexpr bool SCALED = S::global == fp4ref::Global::tensor;
 // Powers of two have one table of 256 entries for both directions; else each has 128 entries of its own.
@@ -256,7 +258,32 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
             *(uint2*)to = *(const uint2*)(held + codes_from);
             *(uint2*)(to + now.column_pitch) = *(const uint2*)(held + codes_from + 32 * CODE_PITCH);
         }
-        if constexpr (HALVES) {  // a box has two blocks of four of a row's tile, and one tile's lines of columns
+        if constexpr (!TILED) {
+            constexpr int OF_BOX = COLUMNS / S::columns;  // blocks of a row
+            const bool last = box.across == across - 1;
+            const index_t top = (index_t)box.down * ROWS, edge = (index_t)box.across * COLUMNS;
+            if (warp == 0) {
+                const index_t blocks = columns / S::columns, at = edge / S::columns;
+                UNROLL
+                for (int k = 0; k < 4; ++k) {  // LAY-5
+                    const unsigned row_of = lane + k * 32;
+                    const unsigned four = row_of < left ? *(const unsigned*)(held + scales_from + k * 4) : 0;
+                    store_neighbours<OF_BOX>(row_scales, top + row_of, at, rows, blocks, four);
+                    if (HALVES && last) store_neighbours<OF_BOX>(row_scales, top + row_of, at + OF_BOX, rows, blocks, 0);
+                }
+            } else if (HAS_COLUMN && (HALVES ? warp == 1 : warp < 3 && warp * 64 <= left)) {
+                const index_t blocks = now.column_pitch * 2 / S::columns;
+                const index_t at = HALVES ? below * 4 : (below * 2 + warp - 1) * 4;
+                const uint2 of = *(const uint2*)(held + scales_from);
+                const unsigned kept = HALVES && left <= 64 ? 0xffffu : ~0u;
+                UNROLL
+                for (int h = 0; h < 2; ++h) {  // LAY-5
+                    const index_t column_of = edge + lane + h * 32;
+                    store_neighbours<4>(now.column_scales, column_of, at, columns, blocks, (h ? of.y : of.x) & kept);
+                    if (last) store_neighbours<4>(now.column_scales, column_of + COLUMNS, at, columns, blocks, 0);
+                }
+            }
+        } else if constexpr (HALVES) {  // a box has two blocks of four of a row's tile, and one tile's lines of columns
             const unsigned side_of = box.across % 2, wide = (across + 1) / 2;
             const bool last = across % 2 && box.across == across - 1;
             if (warp == 0) {

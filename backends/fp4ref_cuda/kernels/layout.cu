@@ -9,6 +9,7 @@
 // is a block of threads then, for 128 rows of 8 tiles. Rules: LAY-5, LAY-6.
 // Certificates: offset-*, padding-written.
 #include "maps.cuh"
+#include "places.cuh"
 
 constexpr bool FROM_TILES = fp4ref::same_type<Source, fp4ref::layout::tiled_128x4>;
 constexpr bool TO_TILES = fp4ref::same_type<Layout, fp4ref::layout::tiled_128x4>;
@@ -29,21 +30,6 @@ DEVICE unsigned load_four(const byte* from, const Grid& grid, index_t row, index
     for (int i = 0; i < 4; ++i)
         if (column + i < grid.columns) four |= (unsigned)from[i] << 8 * i;
     return four;
-}
-
-DEVICE void store_four(byte* to, const Grid& grid, index_t row, index_t column, unsigned four)
-{
-    constexpr unsigned high = Layout::row_multiple, wide = Layout::column_multiple;
-    if (row >= (grid.rows + high - 1) / high * high) return;
-    const index_t columns = (grid.columns + wide - 1) / wide * wide;
-    to += grid.to + Layout::offset(row, column, grid.columns, grid.rows);
-    if (column + 3 < columns && (index_t)to % 4 == 0) {
-        *(unsigned*)to = four;
-        return;
-    }
-    UNROLL
-    for (int i = 0; i < 4; ++i)
-        if (column + i < columns) to[i] = (byte)(four >> 8 * i);
 }
 
 // A block of threads for 128 rows of 8 tiles: neighbouring lanes take neighbouring tiles, so a row's bytes fill sectors
@@ -72,7 +58,7 @@ DEVICE void move_quarters(const byte* from, byte* to, const Grid& grid, index_t 
         return;
     }
     UNROLL
-    for (int k = 0; k < 4; ++k) store_four(to, grid, row + k * 32, column, four[k]);
+    for (int k = 0; k < 4; ++k) store_neighbours<4>(to + grid.to, row + k * 32, column, grid.rows, grid.columns, four[k]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) layout(

@@ -1,6 +1,6 @@
 // Units of 512 columns in four rows that lie 32 apart: how a warp finds them and writes what it made of them.
 #pragma once
-#include "common.cuh"
+#include "places.cuh"
 
 constexpr int WIDTH = 512, LINE = WIDTH * 2;
 
@@ -27,13 +27,7 @@ DEVICE void store_scales(
         if (quad < wide)
             *(unsigned*)(scales + (size)(first_row / 128 * wide + quad) * 512 + (first_row % 32 * 16 + quarter * 4)) = four;
     } else {
-        const unsigned high = (rows + Layout::row_multiple - 1) / Layout::row_multiple * Layout::row_multiple;
-        const unsigned wide = (blocks + Layout::column_multiple - 1) / Layout::column_multiple * Layout::column_multiple;
-        const unsigned row = first_row + quarter * 32;
-        if (row >= high) return;
-        UNROLL
-        for (int i = 0; i < 4; ++i)
-            if (quad * 4 + i < wide) scales[Layout::offset(row, quad * 4 + i, blocks)] = (byte)(four >> 8 * i);
+        store_neighbours<4>(scales, first_row + quarter * 32, quad * 4, rows, blocks, four);
     }
 }
 
