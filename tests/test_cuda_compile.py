@@ -565,7 +565,8 @@ def test_why_a_fast_path_is_not_taken():
         assert "multiples of 64" in fused(spec, "bfloat16", (64, 96), "tiled_128x4", 0)
         assert "multiples of 64" in fused(spec, "bfloat16", (48, 128), "tiled_128x4", 0)
         assert "multiples of 64" in fused(spec, "bfloat16", (0, 128), "tiled_128x4", 0)
-        assert "tiled_128x4" in fused(spec, "bfloat16", (64, 128), "linear", 0)
+        assert not fused(spec, "bfloat16", (64, 128), "linear", 0)
+        assert "only the general kernels" in fused(spec, "bfloat16", (64, 128), "rocm.gfx950_32x8", 0)
         assert not fused(spec.replace(element=STOCHASTIC_E2M1), "bfloat16", (64, 128), "tiled_128x4", 0)
         assert "address 4" in fused(spec.replace(element=STOCHASTIC_E2M1), "bfloat16", (64, 128), "tiled_128x4", 4)
         assert "2^24" in fused(spec, "bfloat16", (64, 1 << 24), "tiled_128x4", 0)
@@ -576,18 +577,24 @@ def test_why_a_fast_path_is_not_taken():
 @pytest.mark.parametrize(
     "name, size, flag, scale_layout, path",
     [
-        ("nvfp4-rht", 128, False, "linear", "rows and hadamard columns, fused, scales moved"),
+        ("nvfp4-rht", 128, False, "linear", "rows and hadamard columns, fused"),
+        ("nvfp4-rht", 8192, False, "linear_padded", "rows and hadamard columns, fused, scales moved"),
+        ("nvfp4-rht", 8192, True, "linear_padded", "rows and hadamard columns, fused"),
         ("nvfp4-rht", 128, False, "rocm.gfx950_32x8", "rows and hadamard columns, fused, scales moved"),
         ("nvfp4-rht", 128, False, "tiled_128x4", "rows and hadamard columns, fused"),
-        ("nvfp4-rht", 128, True, "linear", "rows and hadamard columns, apart"),
+        ("nvfp4-rht", 128, True, "linear", "rows and hadamard columns, fused"),
+        ("nvfp4-rht", 128, True, "rocm.gfx950_32x8", "tiles"),
         ("nvfp4-rht", 80, False, "linear", "rows and hadamard columns, apart"),
-        ("nvfp4", 4096, False, "linear", "rows and columns by thresholds, scales moved"),
-        ("nvfp4", 128, False, "linear", "tiles"),
+        ("nvfp4", 8192, False, "linear", "rows and columns by thresholds, scales moved"),
+        ("nvfp4", 4096, False, "linear", "rows and columns by thresholds"),
+        ("nvfp4", 4096, False, "rocm.gfx950_32x8", "rows and columns by thresholds, scales moved"),
+        ("nvfp4", 128, False, "rocm.gfx950_32x8", "tiles"),
         ("mxfp8-e4m3", 4096, False, "linear_padded", "rows and columns of bytes, scales moved"),
         ("mxfp8-e4m3", 4096, True, "linear_padded", "tiles"),
-        ("nvfp4-2d", 4096, False, "linear", "rows and columns by thresholds, scales moved"),
+        ("nvfp4-2d", 8192, False, "linear", "rows and columns by thresholds, scales moved"),
         ("mxfp4", 4096, False, "linear", "rows and columns by thresholds, scales moved"),
-        ("mxfp4", 4096, True, "linear", "tiles"),
+        ("mxfp4", 4096, True, "linear", "rows and columns by thresholds"),
+        ("mxfp4", 1024, False, "linear", "tiles"),
         ("mxfp4-2d", 4096, False, "linear", "tiles"),
     ],
 )
@@ -606,7 +613,7 @@ def test_scales_are_moved_out_of_tiles_where_that_is_quicker(name, size, flag, s
     )
     chosen, reason = plan.choose(call, 0, one_amax=False)
     assert chosen == path
-    assert bool(reason) == (scale_layout != "tiled_128x4")
+    assert bool(reason) == (path not in {"rows and hadamard columns, fused", "rows and columns by thresholds"})
 
 
 @given(st.integers(1, 1 << 24), st.integers(0, (1 << 31) - 1))
