@@ -109,6 +109,15 @@ def products():
         yield "gemm_finish", gemm._specifications(operand[0], operand[0]) + types, False
 
 
+def blocks_of_bytes():
+    from fp4ref_cuda.plan import prelude
+
+    for dtype, squares, vectors in product(("float32", "bfloat16", "float16"), (False, True), (False, True)):
+        both = {"HAS_ROW": True, "HAS_COLUMN": True}
+        constants = {"SQUARES": squares, "POWER_OF_TWO": vectors, "VECTORS": vectors, **both}
+        yield "block_codes", prelude(fp4ref.profiles["mxfp8-e4m3"], dtype, **constants), False
+
+
 def others(target):
     from fp4ref_cuda import paths
     from fp4ref_cuda.plan import prelude
@@ -157,6 +166,7 @@ def others(target):
         yield "tensor_values", prelude(profiles[name], dtype, out="bfloat16", SCALED=False, VECTORS=True), False
         yield "tensor_values", prelude(profiles[name], dtype, out=dtype, SCALED=True, VECTORS=True), False
         yield "tensor_scale", prelude(profiles[name], dtype, POWER_OF_TWO=False), False
+    yield from blocks_of_bytes()
     yield "self_check", "", True
     yield "reciprocal_check", "", False
     for name in ("vllm.nvfp4_kernel", "flashinfer.nvfp4_kernel", "cutlass.nvfp4_epilogue", "te.rht_fused"):

@@ -92,7 +92,7 @@ BACKENDS = {
         ("launch", "checks", "plan"),
         ("graphs", "maxima", "members", "cublas"),
         ("programs",),
-        ("reading", "products", "per_tensor", "randoms", "several", "shared_places"),
+        ("reading", "products", "per_tensor", "block_codes", "randoms", "several", "shared_places"),
         ("paths", "multiply", "gemm"),
         ("grouped",),
         ("operations",),

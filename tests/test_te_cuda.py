@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -45,6 +47,53 @@ def test_bytes_and_values_are_the_cpus(name, shape, swizzled):
 
 
 @pytest.mark.rule("TEL-5")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("squares", [1, 2])
+@pytest.mark.parametrize("settings", [(True, 0.0), (True, 1e-3), (False, 0.0), (False, 0.5)], ids=str)
+@pytest.mark.rule("TEL-48", "TEL-49", "TEL-50", "TEL-72", "TEL-73")
+def test_blocks_of_128_are_the_cpus(settings, squares, dtype):
+    power_of_two, least = settings
+    shapes = [(128, 128), (256, 384), (144, 272), (130, 300), (1, 5), (128, 7), (300,), (3, 128, 256), (5, 33, 140), ()]
+    usages = [(True, True), (True, False), (False, True)]
+    for index, (shape, kind) in enumerate(product(shapes, ("kFloat8E4M3", "kFloat8E5M2"))):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(index)).mul(4 ** (index % 7 - 3)).to(dtype)
+        flat = x.view(-1)
+        flat[:: 131 + index] = 0
+        if index % 3 == 0:
+            flat[::57] = torch.tensor(float("nan"), dtype=dtype)
+            flat[5::997] = float("inf")
+        if index % 4 == 1 and shape:
+            x[..., : shape[-1] // 2] = 0  # blocks of zeros
+        rowwise, columnwise = usages[index % 3]
+        made = te.Float8BlockQuantizer(
+            te.DType[kind],
+            rowwise=rowwise,
+            columnwise=columnwise,
+            amax_epsilon=least,
+            force_pow_2_scales=power_of_two,
+            block_scaling_dim=squares,
+        )
+        room = torch.empty(x.numel() + 1, dtype=dtype, device="cuda")
+        apart = room[1:].view(shape).copy_(x)  # at no multiple of 16 bytes
+        with te.emulate_device(9):
+            expected = made(x)
+            results = [made(x.cuda()), made(apart)]
+            results.append(made.update_quantized(apart, made(torch.ones_like(apart))))
+            kept = made.update_quantized(
+                apart.flip(-1) if shape else apart + 1, made(apart), noop_flag=torch.ones(1).cuda()
+            )
+        for got in (*results, kept):
+            for name in got.BUFFERS:
+                mine, theirs = getattr(got, name), getattr(expected, name)
+                assert (mine is None) == (theirs is None), name
+                assert mine is None or mine.shape == theirs.shape, (shape, name)
+                assert mine is None or mine.cpu().numpy().tobytes() == theirs.contiguous().numpy().tobytes(), (
+                    shape,
+                    name,
+                    kind,
+                )
+
+
 @pytest.mark.parametrize("name", QUANTIZERS)
 def test_updates_keep_addresses(name):
     quantizer = QUANTIZERS[name]()

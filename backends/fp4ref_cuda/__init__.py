@@ -74,6 +74,7 @@ BACKEND = Backend(
         "random_bits",
         "finish_product",
         "multiply",
+        "block_codes",
         "tensor_scale",
         "tensor_codes",
         "tensor_decode",

@@ -11,10 +11,9 @@ from fp4ref_cuda import buffers, maxima, programs
 from fp4ref_cuda.buffers import pointer
 from fp4ref_cuda.launch import launch
 from fp4ref_cuda.plan import ANY, Plan, prelude, remember
-from fp4ref_cuda.words import float_bits
+from fp4ref_cuda.words import LARGEST, float_bits
 
 OF_BLOCK = 256  # threads
-LARGEST = {"float32": 0x7F7FFFFF, "bfloat16": 0x7F7F0000, "float16": 0x477FE000}  # numbers, as bits of a float32
 EACH = 16  # elements of a thread
 
 

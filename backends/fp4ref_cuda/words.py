@@ -13,6 +13,7 @@ from fp4ref_cuda.recording import Start
 WORD = (1 << 64) - 1
 END, BUFFER, SIZE = 0, 1, 2  # words of the driver's list that says where a launch's arguments are (CU_LAUNCH_PARAM_...)
 HEADER = 6  # words before the arguments: that list, and their size in bytes
+LARGEST = {"float32": 0x7F7FFFFF, "bfloat16": 0x7F7F0000, "float16": 0x477FE000}  # numbers, as bits of a float32
 POINTERS = (1, HEADER), (3, HEADER - 1)  # words of the list, and those that they point to
 
 

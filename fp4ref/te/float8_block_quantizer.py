@@ -23,10 +23,12 @@ from fp4ref.te.float8_block_tensor import (
     blocks,
     scale_shape,
 )
+from fp4ref.te.nvfp4_settings import DIRECTIONS_OF
+from fp4ref.te.one_pass import server
 from fp4ref.te.per_tensor import scales_of
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import Float8BlockScaling, Recipe
-from fp4ref.te.specifications import fp8_blocks
+from fp4ref.te.specifications import fp8_blocks, mxfp8
 
 
 class Float8BlockQuantizer(Quantizer):
@@ -106,18 +108,57 @@ class Float8BlockQuantizer(Quantizer):
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
         """Return a tensor with buffers for the directions in use; storage if `internal`. Rules: TEL-49."""
         requires_grad = options.pop("requires_grad", False)
-        values: dict[str, Any] = dict.fromkeys(name.lstrip("_") for name in Float8BlockwiseQTensorStorage.BUFFERS)
+        values: dict[str, Tensor | None] = dict.fromkeys(Float8BlockwiseQTensorStorage.BUFFERS)
         for used, direction in ((self.rowwise_usage, "row"), (self.columnwise_usage, "column")):
             if used:
                 columnwise = direction == "column"
                 sizes = self.get_columnwise_shape(shape) if columnwise else shape
                 scales = self.get_scale_shape(shape, columnwise)
-                values[f"{direction}wise_data"] = torch.empty(sizes, dtype=torch.uint8, device=device, **options)
-                values[f"{direction}wise_scale_inv"] = torch.zeros(scales, device=device, **options)
-        values |= {"fp8_dtype": self.dtype, "is_2D_scaled": self.block_scaling_dim == 2, "quantizer": self}
+                values[f"_{direction}wise_data"] = torch.empty(sizes, dtype=torch.uint8, device=device, **options)
+                values[f"_{direction}wise_scale_inv"] = torch.zeros(scales, device=device, **options)
+        return self._tensor(values, shape, dtype, device, requires_grad=requires_grad)
+
+    def _tensor(
+        self,
+        buffers: dict[str, Tensor | None],
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        requires_grad: bool = False,
+    ) -> Any:
+        """Return a tensor of these buffers, storage if `internal`."""
+        held = {**buffers, "_fp8_dtype": self.dtype, "_is_2D_scaled": self.block_scaling_dim == 2}
         if self.internal:
-            return Float8BlockwiseQTensorStorage(**values, fake_dtype=dtype)
-        return Float8BlockwiseQTensor(shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **values)
+            return Float8BlockwiseQTensorStorage.holding(held, self, dtype)
+        return Float8BlockwiseQTensor.wrapping(held, self, dtype, shape, device, requires_grad=requires_grad)
+
+    def make(self, tensor: Tensor, drawn: Any = None) -> Any:
+        """Quantize a contiguous tensor into new buffers, in one pass where there is one. Rules: TEL-48, TEL-49."""
+        buffers = self._in_one_pass(tensor)
+        if buffers is None:
+            return super().make(tensor, drawn)
+        return self._tensor(buffers, tuple(tensor.shape), tensor.dtype, tensor.device)
+
+    def _in_one_pass(self, tensor: Tensor) -> dict[str, Tensor | None] | None:
+        """Return the buffers that a backend makes in one pass, by attribute; None without such a backend."""
+        direction = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
+        if direction is None or not tensor.numel():
+            return None
+        shape = tuple(tensor.shape)
+        x = tensor.reshape(-1, shape[-1] if shape else 1)
+        matrix, spec = (x.shape[0], x.shape[1]), mxfp8(self.dtype)
+        found = server("block_codes", x.device, matrix, spec=spec, source=x.dtype, direction=direction)
+        if found is None:
+            return None
+        how = self.amax_epsilon, self.force_pow_2_scales, self.block_scaling_dim == 2
+        codes, scales, columns, scales_of_columns = found[1](found[0], x, *how)
+        return {
+            "_rowwise_data": None if codes is None else codes.view(shape),
+            "_columnwise_data": None if columns is None else columns.view(self.get_columnwise_shape(shape)),
+            "_rowwise_scale_inv": scales,
+            "_columnwise_scale_inv": scales_of_columns,
+        }
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
         """Fit an existing tensor to the directions in use; buffers that exist stay. Rules: TEL-5."""
@@ -133,6 +174,12 @@ class Float8BlockQuantizer(Quantizer):
     def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
         """Quantize each direction of blocks; both directions of tiles are one. Rules: TEL-48, TEL-49, TEL-50."""
         if not tensor.numel():
+            return
+        found = self._in_one_pass(tensor) or {}
+        for name, made in found.items():
+            if made is not None:
+                write(getattr(dst, name), made, noop)
+        if found:
             return
         x = tensor.reshape(-1, tensor.shape[-1] if tensor.dim() else 1)
         tiles = self._quantized(x, "row") if self.block_scaling_dim == 2 else None

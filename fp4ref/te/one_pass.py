@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fp4ref import registry
+from fp4ref.quantized import DirectionChoice
 from fp4ref.registry import Call
 from fp4ref.remembered import Same
 from fp4ref.spec import Spec
@@ -23,9 +24,10 @@ def server(
     spec: Spec | None = None,
     source: torch.dtype = torch.float32,
     to: torch.dtype = torch.float32,
+    direction: DirectionChoice = "row",
 ) -> tuple[Call, Callable[..., Any]] | None:
     """Return the call of a backend for arrays on a device, and the function that serves it; None without one."""
-    return _server(operation, device.type, shape, spec, source, to, registry.registered())
+    return _server(operation, device.type, shape, spec, source, to, direction, registry.registered())
 
 
 @lru_cache(maxsize=4096)
@@ -36,7 +38,8 @@ def _server(
     spec: Spec | None,
     source: torch.dtype,
     to: torch.dtype,
+    direction: DirectionChoice,
     registered: Same,
 ) -> tuple[Call, Callable[..., Any]] | None:
-    call = Call(operation, spec, dtype_name(source), to=dtype_name(to), device=device, shape=shape)
+    call = Call(operation, spec, dtype_name(source), direction, to=dtype_name(to), device=device, shape=shape)
     return (call, registry.choose(call, None)) if registry.offers(call, None) else None

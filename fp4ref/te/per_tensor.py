@@ -150,7 +150,7 @@ def decoded(codes: Tensor, scale: Tensor, kind: DType, dtype: torch.dtype) -> Te
 def _decodes(
     codes: Tensor, scale: Tensor, kind: DType, dtype: torch.dtype
 ) -> tuple[Tensor, Callable[[Tensor, Tensor], Tensor] | None] | None:
-    """Return what a backend decodes in one pass, and the function that does it for others of their kind, if any."""
+    """Decode in one pass by a backend; the second result does it for other codes of their kind, if there is one."""
     matrix, shape = _matrix(codes), codes.shape
     found = server("tensor_decode", codes.device, matrix, spec=mxfp8(kind), to=dtype) if dtype in RESULTS else None
     if found is None or not codes.numel() or not codes.is_contiguous():
