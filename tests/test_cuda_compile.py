@@ -116,6 +116,8 @@ def blocks_of_bytes():
         both = {"HAS_ROW": True, "HAS_COLUMN": True}
         constants = {"SQUARES": squares, "POWER_OF_TWO": vectors, "VECTORS": vectors, **both}
         yield "block_codes", prelude(fp4ref.profiles["mxfp8-e4m3"], dtype, **constants), False
+        read = {"SQUARES": squares, "SCALED": True, "VECTORS": vectors}
+        yield "block_values", prelude(fp4ref.profiles["mxfp8-e5m2"], out=dtype, **read), False
 
 
 def others(target):

@@ -87,11 +87,17 @@ def test_blocks_of_128_are_the_cpus(settings, squares, dtype):
                 mine, theirs = getattr(got, name), getattr(expected, name)
                 assert (mine is None) == (theirs is None), name
                 assert mine is None or mine.shape == theirs.shape, (shape, name)
-                assert mine is None or mine.cpu().numpy().tobytes() == theirs.contiguous().numpy().tobytes(), (
-                    shape,
-                    name,
-                    kind,
-                )
+                same = mine is None or mine.cpu().numpy().tobytes() == theirs.contiguous().numpy().tobytes()
+                assert same, (shape, name, kind)
+        for to, direction in product((torch.float32, torch.bfloat16, torch.float16), expected.directions()):
+            want = expected.matrix_values(direction, torch.float32).to(to)
+            found = got.matrix_values(direction, to).cpu()
+            assert torch.equal(found.isnan(), want.isnan())
+            assert torch.equal(found.nan_to_num(0.0, 9e4, -9e4), want.nan_to_num(0.0, 9e4, -9e4)), (shape, kind, to)
+            assert torch.equal(found.signbit()[~found.isnan()], want.signbit()[~want.isnan()])
+            assert torch.equal(got.dequantize(dtype=to).cpu().isnan(), expected.dequantize(dtype=to).isnan())
+            numbers = [each.dequantize(dtype=to).cpu().nan_to_num(0.0) for each in (got, expected)]
+            assert torch.equal(*numbers)
 
 
 @pytest.mark.parametrize("name", QUANTIZERS)

@@ -75,6 +75,7 @@ BACKEND = Backend(
         "finish_product",
         "multiply",
         "block_codes",
+        "block_values",
         "tensor_scale",
         "tensor_codes",
         "tensor_decode",

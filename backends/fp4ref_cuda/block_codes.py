@@ -1,4 +1,4 @@
-"""8-bit floats under a float32 scale of every 128 elements, or of every square of 128x128: both directions at once."""
+"""8-bit floats under a float32 scale of every 128 elements, or of every square of 128x128: codes, and their values."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fp4ref_cuda.plan import Plan, prelude, remember
 from fp4ref_cuda.words import LARGEST, float_bits
 
 SIDE, FOUR = 128, 4  # of a square; scales behind each other are padded to a multiple of it
+OF_BLOCK, EACH = 256, 8  # threads, and elements of one
 
 
 def block_codes(call: Call, x: Any, least: float, power_of_two: bool, squares: bool) -> tuple[Any, ...]:
@@ -45,12 +46,10 @@ def _made(call: Call, x: Any, least: float, power_of_two: bool, squares: bool) -
         made: list[Any] = []
         outs: list[int] = []
         for name, (high, wide) in zip(DIRECTIONS, (call.sizes, call.sizes[::-1]), strict=True):
-            down, across = -(-high // SIDE), -(-wide // SIDE)
-            lines, behind = (down, across) if squares else (across, high)
-            pitch = -(-behind // FOUR) * FOUR
-            shapes = ((high, wide), "uint8"), ((lines, pitch), "float32")
+            of_scales = scale_shape(high, wide, squares)
+            shapes = ((high, wide), "uint8"), (of_scales, "float32")
             made += [library.empty(*each) if used[name] else None for each in shapes]
-            outs += [*map(pointer, made[-2:]), pitch]
+            outs += [*map(pointer, made[-2:]), of_scales[1]]
         aligned = not (pointer(x) | outs[0] | outs[3]) % 16 and not (rows | columns) % 16
         shared = SIDE * (SIDE * itemsize(call.source) + 16) + used["column"] * SIDE * (SIDE + 4)
         numbers = float_bits(least), LARGEST[call.source]
@@ -67,3 +66,43 @@ def _made(call: Call, x: Any, least: float, power_of_two: bool, squares: bool) -
         launch(library, "block_codes", text, grid, (pointer(x), rows, columns, *numbers, *outs), shared=shared)
     remember(Plan("block_codes", ("block_codes",)))
     return tuple(None if each is None else restore(each) for each in made)
+
+
+def block_values(call: Call, codes: Any, scales: Any, squares: bool) -> Any:
+    """Return codes times their scales, computed in float32 and rounded to the call's output type: [rows, columns].
+
+    codes, scales: as `block_codes` returns them for one direction, contiguous. squares: as there.
+
+    Errors: DTypeError, ShapeError.
+
+    Rules: TEL-8, TEL-49, DEQ-2, DEQ-3.
+    """
+    kind = "block_values", squares
+    return programs.serve(kind, call, (codes, scales), lambda: (_values(call, codes, scales, squares),))[0]
+
+
+def _values(call: Call, codes: Any, scales: Any, squares: bool) -> Any:
+    rows, columns = call.sizes
+    shape = scale_shape(rows, columns, squares)
+    buffers.require_kind("block_values", "codes", codes, "uint8", call.sizes, "TEL-49")
+    buffers.require_kind("block_values", "scales", scales, "float32", shape, "TEL-49")
+    restore = arrays.device_restorer(codes)
+    codes, library = buffers.adopt("block_values", codes)
+    with library.current():
+        codes, scales = buffers.contiguous(codes), buffers.contiguous(scales)
+        out = library.empty(call.sizes, call.to)
+        aligned = not (pointer(codes) | pointer(out)) % 16 and not columns % EACH
+        text = prelude(call.required, out=call.to, SQUARES=squares, SCALED=True, VECTORS=aligned)
+        units = rows * -(-columns // EACH)
+        if units:
+            arguments = (pointer(codes), pointer(scales), rows, columns, shape[1], pointer(out))
+            launch(library, "block_values", text, (-(-units // OF_BLOCK),), arguments)
+    remember(Plan("block_values", ("block_values",)))
+    return restore(out)
+
+
+def scale_shape(high: int, wide: int, squares: bool) -> tuple[int, int]:
+    """Return the shape of the scales of a matrix. Rules: TEL-49."""
+    down, across = -(-high // SIDE), -(-wide // SIDE)
+    lines, behind = (down, across) if squares else (across, high)
+    return lines, -(-behind // FOUR) * FOUR

@@ -18,7 +18,7 @@ from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, checks, maxima, paths, programs, shared_places
-from fp4ref_cuda.block_codes import block_codes
+from fp4ref_cuda.block_codes import block_codes, block_values
 from fp4ref_cuda.buffers import Operands, pointer
 from fp4ref_cuda.gemm import bind_gemm_blockwise, bind_gemm_exact, bind_gemm_fast, gemm_blockwise, gemm_exact, gemm_fast
 from fp4ref_cuda.launch import rehearse, require_reciprocal
@@ -68,6 +68,7 @@ __all__ = [
     "bind_tensor_quantize",
     "bind_to_layout",
     "block_codes",
+    "block_values",
     "convert_layout",
     "dequantize",
     "finish_product",

@@ -18,6 +18,9 @@ from fp4ref.te.cast import fp8_values
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
 from fp4ref.te.fsdp import repadded
+from fp4ref.te.one_pass import server
+from fp4ref.te.per_tensor import RESULTS
+from fp4ref.te.specifications import mxfp8
 from fp4ref.te.storage import QuantizedTensorStorage
 from fp4ref.te.tensor import QuantizedTensor
 
@@ -100,6 +103,9 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
 
     def matrix_values(self, direction: str, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return code * scale of one direction's matrix, computed in float32 and rounded once. Rules: TEL-8."""
+        found = self._in_one_pass(direction, dtype)
+        if found is not None:
+            return found
         codes = fp8_values(self.code_bytes(direction), self._fp8_dtype, dtype)
         rows, columns = codes.shape
         scales = self.block_scales(direction)
@@ -111,13 +117,28 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
             codes, scales = codes.view(rows, blocks(columns), BLOCK), scales[:, :, None]
         return torch.mul(codes, scales, out=torch.empty_like(codes)).view(rows, columns)
 
+    def _in_one_pass(self, direction: str, dtype: torch.dtype) -> Tensor | None:
+        """Return the same by a backend that does it in one pass; None without one."""
+        codes, scales = self.code_bytes(direction), self.scales_buffer(direction)
+        matrix, spec = (codes.shape[0], codes.shape[1]), mxfp8(self._fp8_dtype)
+        plain = codes.numel() and codes.is_contiguous() and scales.is_contiguous()
+        found = (
+            server("block_values", codes.device, matrix, spec=spec, to=dtype) if plain and dtype in RESULTS else None
+        )
+        if found is None:
+            return None
+        values: Tensor = found[1](found[0], codes, scales, self._is_2D_scaled)
+        return values
+
     def decode(self, dtype: torch.dtype) -> Tensor:
         """Return values of the row direction if it exists, else of the column direction. Rules: TEL-8."""
         shape = self.logical_shape()
         if not shape.numel():
             return torch.empty(shape, dtype=dtype, device=self.device)
         direction = self.directions()[0]
-        values = self.matrix_values(direction).to(dtype)
+        values = self._in_one_pass(direction, dtype)
+        if values is None:
+            values = self.matrix_values(direction).to(dtype)
         return (values if direction == "row" else values.t().contiguous()).view(shape)
 
     def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
