@@ -21,20 +21,20 @@ DEVICE bool unusual(unsigned codes)
     return ((codes & 0x7f7f7f7fu) + past) & 0x80808080u;
 }
 
-// A finite code: its fields at their places in a float, but for the difference of the biases; the product is exact for
+// A finite code under a finite scale: its fields at their places in a float, but for the difference of the biases; the product is exact for
 // subnormals too, and bfloat16 is the upper half of it. Certificates: tensor-values-*.
 DEVICE word value(unsigned code, float scale)
 {
     const unsigned bits = (code & 127u) << (23 - Format::mantissa_bits) | (code & 128u) << 24;
     const float x = fp4ref::float_of(bits) * fp4ref::power_of_two(127 - Format::bias);
-    if constexpr (SCALED) return Out::round(x * scale);
+    if constexpr (SCALED) return Out::round_number(x * scale);
     else return fp4ref::same_type<Out, fp4ref::bfloat16> ? (word)(fp4ref::bits_of(x) >> 16) : Out::round_number(x);
 }
 
 DEVICE void store_values(word* out, const uint2& codes, float scale)
 {
     union { word words[EACH]; uint4 vectors[sizeof(word) / 2]; } made;
-    const bool plainly = unusual(codes.x) || unusual(codes.y);
+    const bool plainly = unusual(codes.x) || unusual(codes.y) || !fp4ref::is_finite(scale);
     UNROLL
     for (int i = 0; i < EACH; ++i) {
         const unsigned code = (i < 4 ? codes.x : codes.y) >> i % 4 * 8;
