@@ -21,8 +21,8 @@ DEVICE bool unusual(unsigned codes)
     return ((codes & 0x7f7f7f7fu) + past) & 0x80808080u;
 }
 
-// A finite code under a finite scale: its fields at their places in a float, but for the difference of the biases; the product is exact for
-// subnormals too, and bfloat16 is the upper half of it. Certificates: tensor-values-*.
+// A finite code under a finite scale: its fields at their places in a float, but for the difference of the biases; that
+// product is exact for subnormals too, and bfloat16 is the upper half of it. Certificates: tensor-values-*.
 DEVICE word value(unsigned code, float scale)
 {
     const unsigned bits = (code & 127u) << (23 - Format::mantissa_bits) | (code & 128u) << 24;
