@@ -596,10 +596,11 @@ def test_rows_and_columns_fused_write_scales_in_other_layouts(name, scale_layout
             for d, wanted in zip(("row", "column"), expected, strict=True):
                 same(getattr(got, d), wanted, scale_layout, (shape, kind, d), scales_of(spec, shape, d))
         assert all(untouched() for _, untouched in pairs)
-        before = [part.clone() for part in (*got.row, *got.column) if part is not None]
-        quantize_both(cuda(x), spec, scale_layout, Directions(), there, got, torch.ones(1, device="cuda"))
-        after = [part for part in (*got.row, *got.column) if part is not None]
-        assert all(map(torch.equal, before, after))
+        held = [part.view(torch.uint8).fill_(0xA5) for part in (*got.row, *got.column) if part is not None]
+        flag = torch.ones(1, device="cuda")
+        quantize_both(cuda(x), spec, scale_layout, Directions(), there, got, flag, path if few else None)
+        assert operations.last_plan().path == path
+        assert all(bool((part == 0xA5).all()) for part in held)
 
 
 @pytest.mark.parametrize(
@@ -1293,6 +1294,18 @@ def test_codes_of_a_tensor_and_what_they_mean(kind, dtype):
             got = operations.tensor_codes(call, room, torch.tensor([scale], device="cuda"))
             assert got.cpu().numpy().tobytes() == expected.tobytes(), (scale, count, start)
     codes = torch.arange(256, dtype=torch.uint8).repeat(17)[: 256 * 16 + 9].view(1, -1)
+    call = Call("tensor_decode", spec, to="bfloat16", device="cuda", shape=tuple(codes.shape))
+    for bad, error in (
+        ((codes.cuda().int(), torch.ones(1, device="cuda")), DTypeError),
+        ((codes.cuda(), torch.ones(1, device="cuda").double()), DTypeError),
+        ((codes.cuda(), torch.ones(2, device="cuda")), ShapeError),
+        ((codes.cuda()[:, 1:], torch.ones(1, device="cuda")), ShapeError),
+    ):
+        with pytest.raises(error, match=r"tensor_decode.*\[TEL-8\]"):
+            operations.tensor_decode(call, *bad)
+    on_host = operations.tensor_decode(call, codes.cuda(), torch.tensor([0.25]))  # one number is an argument
+    there = operations.tensor_decode(call, codes.cuda(), torch.tensor([0.25], device="cuda"))
+    assert torch.equal(on_host.nan_to_num(7.0), there.nan_to_num(7.0))
     for to in ("bfloat16", "float16"):
         call = Call("tensor_values", spec, to=to, device="cuda", shape=tuple(codes.shape))
         values = operations.tensor_values(call, codes.cuda()).cpu().to(torch.float32).numpy()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fp4ref import api, groups
+from fp4ref.catalogue import resolve
 from fp4ref.proof import calls, device, device_calls, device_products, device_sweeps, draws, native, six_bits, whole
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
@@ -236,23 +237,48 @@ def test_a_wrong_value_of_a_code_is_refuted(name, to, monkeypatch):
     assert device_products.values(name, to, quiet, **SOME).witness
 
 
-@pytest.mark.rule("DEQ-2", "DEQ-3", "TEL-8")
-@pytest.mark.parametrize("to", [*device_products.TYPES, "float32"])
-@pytest.mark.parametrize("name", device_products.FORMATS)
-def test_a_wrong_product_with_the_scale_of_a_tensor_is_refuted(name, to, monkeypatch):
-    def product_of(call, codes, scale, by):
-        values = call.required.element.decode(np.arange(256, dtype=np.uint8))
-        return (torch.from_numpy(values)[codes.long()] * by(scale)).to(getattr(torch, call.to))
+def scaled(call, codes, scale):
+    """Decode by the golden codec and multiply by a scale."""
+    values = call.required.element.decode(np.arange(256, dtype=np.uint8))
+    return (torch.from_numpy(values)[codes.long()] * scale).to(getattr(torch, call.to))
 
-    for by, right in (
-        (lambda scale: scale, True),
-        (lambda scale: scale.bfloat16().float(), False),
-        (lambda scale: torch.where(scale.isinf(), 3e38, scale), False),
+
+def spoiled(call, codes, scale, where):
+    """Do the same, with values of another sign where a mask of the codes says so."""
+    right = scaled(call, codes, scale)
+    return torch.where(where(codes, ~torch.isfinite(scaled(call, codes, torch.ones(1)))), -right, right)
+
+
+def vectors_with(mask):
+    """Return which elements of a run are in a vector of eight that has one of a mask."""
+    whole = mask[:, : mask.shape[1] // 8 * 8].view(-1, 8).any(1).repeat_interleave(8).view(1, -1)
+    return torch.cat([whole, torch.zeros(1, mask.shape[1] % 8, dtype=torch.bool)], 1)
+
+
+@pytest.mark.rule("DEQ-2", "DEQ-3", "TEL-8")
+@pytest.mark.parametrize("name, to", [("e4m3", "bfloat16"), ("e5m2", "float16"), ("e5m2", "float32")])
+def test_a_wrong_product_with_the_scale_of_a_tensor_is_refuted(name, to, monkeypatch):
+    monkeypatch.setattr(device_products, "SCALES", 32)  # whose upper halves begin at 0, 1.5 and infinity, too
+    size = 2 * device_products.arranged(name).size - device_products.TAIL
+    for operation in (
+        scaled,
+        lambda call, codes, scale: scaled(call, codes, scale.bfloat16().float()),
+        lambda call, codes, scale: scaled(call, codes, torch.where(scale.isinf(), 3e38, scale)),
+        lambda *given: spoiled(*given, lambda codes, other: vectors_with(other) & (codes < 0x78) & (codes > 0x70)),
+        lambda *given: spoiled(*given, lambda codes, other: ~vectors_with(other) & (codes == 0x11)),
+        lambda *given: spoiled(*given, lambda codes, other: codes == 0x80),
+        lambda *given: spoiled(*given, lambda codes, _: torch.arange(codes.shape[1])[None] >= codes.shape[1] // 8 * 8),
     ):
-        monkeypatch.setattr(device_products, "_operations", lambda _, by=by: lambda *given: product_of(*given, by))
-        found = device_products.decoded(name, to, quiet, device="cpu", every=31)
-        assert (found.witness is None) == right
-        assert not right or found.computed == 1 << 26
+        monkeypatch.setattr(device_products, "_operations", lambda _, operation=operation: operation)
+        found = device_products.decoded(name, to, quiet, device="cpu", every=170)
+        assert (found.witness is None) == (operation is scaled)
+        assert found.witness or found.computed == (1 << 17) * size
+    codes = device_products.arranged(name).reshape(-1, 8)
+    usual = np.isfinite(resolve(device_products.FORMATS[name]).element.decode(codes))
+    assert usual[:32].all()
+    assert (~usual[32:]).any(1).all()
+    assert set(codes[32:].ravel()) == set(range(256))
+    assert set(codes[:32].ravel()) == set(codes[usual].ravel())
 
 
 @pytest.mark.rule("GEM-5", "GEM-8")

@@ -47,6 +47,43 @@ def test_bytes_and_values_are_the_cpus(name, shape, swizzled):
 
 
 @pytest.mark.rule("TEL-5")
+@pytest.mark.parametrize("kind", ["kFloat8E4M3", "kFloat8E5M2"])
+@pytest.mark.rule("TEL-8", "DEQ-2", "DEQ-3")
+def test_codes_under_one_scale_are_decoded_as_on_the_cpu(kind):
+    drawn = torch.Generator().manual_seed(3)
+    room = torch.randint(0, 256, (70000,), dtype=torch.uint8, generator=drawn)
+    there = room.cuda()
+    scales = [0.0375, 1e-30, -3.0, 2.0**-140, float("inf"), float("nan"), 0.0]
+    for shape, start, at in product([(4, 1000), (3, 5, 7), (17,), (), (2, 0), (64, 1024)], (0, 1, 16), scales):
+        scale, count = torch.tensor([at]), torch.Size(shape).numel()
+        for to in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+            for of_scale in (scale.cuda(), scale.cuda().reshape(()), scale.reshape(()), scale.cuda().double())[
+                : 2 if start else 4
+            ]:
+                made = te.Float8TensorStorage(
+                    data=there[start : start + count].view(shape), fp8_scale_inv=of_scale, fp8_dtype=te.DType[kind]
+                )
+                codes = room[start : start + count].view(shape).view(made.codes().dtype)
+                want = (codes.float() * of_scale.cpu().reshape(())).to(to)
+                for _ in range(2):  # the second one repeats the first
+                    got = made.dequantize(dtype=to)
+                    assert got.shape == want.shape
+                    assert got.is_cuda
+                    assert torch.equal(got.cpu().isnan(), want.isnan())
+                    numbers = [each.double().nan_to_num(0.0, 1e300, -1e300) for each in (got.cpu(), want)]
+                    assert torch.equal(*numbers), (shape, start, at, to)
+                    assert torch.equal(got.cpu().signbit()[~want.isnan()], want.signbit()[~want.isnan()])
+    turned = te.Float8TensorStorage(
+        data=there[:3200].view(40, 80).t(), fp8_scale_inv=scales_of(0.5), fp8_dtype=te.DType[kind]
+    )
+    want = room[:3200].view(40, 80).view(turned.codes().dtype).float().t() * 0.5
+    assert torch.equal(turned.dequantize(dtype=torch.float32).cpu().nan_to_num(0.0), want.nan_to_num(0.0))
+
+
+def scales_of(number):
+    return torch.tensor([number], device="cuda")
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("squares", [1, 2])
 @pytest.mark.parametrize("settings", [(True, 0.0), (True, 1e-3), (False, 0.0), (False, 0.5)], ids=str)

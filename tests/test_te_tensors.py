@@ -63,6 +63,13 @@ def test_dequantize_is_the_models(quantizer, spec, dtype, swizzled):
 
 
 @pytest.mark.rule("TEL-8")
+def test_values_under_one_scale_are_compiled_without_a_break():
+    tensor = te.Float8CurrentScalingQuantizer()(sample(32, 64))
+    compiled = torch.compile(lambda t: t.dequantize() + 1, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(tensor), tensor.dequantize() + 1)
+
+
+@pytest.mark.rule("TEL-8")
 @pytest.mark.parametrize("swizzled", [False, True])
 def test_mxfp8_columns_dequantize_untransposed(swizzled):
     quantizer = MXFP8Quantizer(rowwise=False)

@@ -89,7 +89,7 @@ def _values(call: Call, codes: Any, scales: Any, squares: bool) -> Any:
     restore = arrays.device_restorer(codes)
     codes, library = buffers.adopt("block_values", codes)
     with library.current():
-        codes, scales = buffers.contiguous(codes), buffers.contiguous(scales)
+        codes, scales = buffers.contiguous(codes), buffers.on_device("block_values", scales, library, "float32")
         out = library.empty(call.sizes, call.to)
         aligned = not (pointer(codes) | pointer(out)) % 16 and not columns % EACH
         text = prelude(call.required, out=call.to, SQUARES=squares, SCALED=True, VECTORS=aligned)

@@ -8,11 +8,13 @@ from typing import Any
 from fp4ref import arrays
 from fp4ref.arguments import buffer_shapes
 from fp4ref.errors import BackendError, DTypeError, ShapeError
+from fp4ref.layout import Layout
 from fp4ref.memory import require_apart
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers
 from fp4ref_cuda.buffers import Library, pointer
+from fp4ref_cuda.demands import is_tiled
 
 
 def target(call: Call, library: Library, name: Direction, out: DirectionData | None, x: Any) -> DirectionData:
@@ -59,9 +61,9 @@ def noop_flag(noop: Any, library: Library) -> Any:
     return noop
 
 
-def pointer_bits(targets: Mapping[Direction, DirectionData]) -> int:
-    """Return the addresses of all codes and scales, or-ed: their common alignment."""
+def pointer_bits(targets: Mapping[Direction, DirectionData], layout: Layout) -> int:
+    """Return the addresses of all codes, and of scales stored in whole tiles, or-ed: their common alignment."""
     together = 0
     for target in targets.values():
-        together |= pointer(target.data) | pointer(target.scales)
+        together |= pointer(target.data) | (pointer(target.scales) if is_tiled(layout.name) else 0)
     return together

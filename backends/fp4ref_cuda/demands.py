@@ -133,5 +133,5 @@ def _size_reason(matrix: tuple[int, int]) -> str:
 
 def _vector_reason(columns: int, address: int) -> str:
     if columns % 8 or address % 16:
-        return f"rows of {columns} at address {address % 16} of 16, not in whole vectors of 16 bytes"
+        return f"rows of {columns}, arrays at address {address % 16} of 16, not in whole vectors of 16 bytes"
     return ""

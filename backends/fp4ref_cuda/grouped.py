@@ -57,7 +57,7 @@ def quantize_grouped(
             whole = {name: _required(library, spec, plan, (rows, columns), name, out, x) for name in names}
         ran: tuple[str, ...] = ()
         on = Operands(library, x, whole, amax._asdict(), {}, pointer(flag_word), table, len(splits))
-        addresses = pointer(x) | pointer_bits(whole)
+        addresses = pointer(x) | pointer_bits(whole, call.layout)
         reason = "one direction"
         if len(names) == 2:
             reason = fused_reason(spec, call.source, (rows, columns), call.layout.name, addresses, splits)

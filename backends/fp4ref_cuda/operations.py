@@ -232,7 +232,7 @@ def _by_path(
         }
         targets = {name: checks.target(call, library, name, out.get(name), x) for name in call.directions}
         on = Operands(library, x, targets, amax, bits, pointer(flag_word))
-        addresses = pointer(x) | checks.pointer_bits(targets)
+        addresses = pointer(x) | checks.pointer_bits(targets, call.layout)
         if spec.stochastic:
             addresses |= pointer(bits.get("row")) | pointer(bits.get("column"))
         one_amax = (amax.get("row") is None) != (amax.get("column") is None)

@@ -102,7 +102,7 @@ def _codes(call: Call, x: Any, scale: Any) -> Any:
     restore = arrays.device_restorer(x)
     x, library = buffers.adopt("tensor_codes", x)
     with library.current():
-        x = buffers.contiguous(x)
+        x, scale = buffers.contiguous(x), buffers.on_device("tensor_codes", scale, library, "float32")
         out, count = library.empty(call.sizes, "uint8"), call.sizes[0] * call.sizes[1]
         if count:
             text = prelude(call.required, call.source, VECTORS=not (pointer(x) | pointer(out)) % 16)
@@ -127,9 +127,9 @@ def tensor_decode(call: Call, codes: Any, scale: Any) -> Any:
 
     Shape: [rows, columns]. scale: float32 [1].
 
-    Errors: DTypeError, ShapeError.
+    Errors: DTypeError, ShapeError, BackendError.
 
-    Rules: DEQ-2, DEQ-3.
+    Rules: TEL-8, DEQ-2, DEQ-3.
     """
     return programs.serve("tensor_decode", call, (codes, scale), lambda: (values_of(call, codes, scale),))[0]
 
@@ -150,13 +150,14 @@ def bind_tensor_decode(call: Call, codes: Any, scale: Any) -> Callable[[Any, Any
 def values_of(call: Call, codes: Any, scale: Any = None) -> Any:
     """Decode without the program of an earlier call; with a scale as `tensor_decode` does, else as `tensor_values`."""
     operation = "tensor_values" if scale is None else "tensor_decode"
-    buffers.require_kind(operation, "codes", codes, "uint8", call.sizes, "TEL-21")
+    buffers.require_kind(operation, "codes", codes, "uint8", call.sizes, "TEL-8")
     if scale is not None:
-        buffers.require_kind(operation, "scale", scale, "float32", (1,), "TEL-21")
+        buffers.require_kind(operation, "scale", scale, "float32", (1,), "TEL-8")
     restore = arrays.device_restorer(codes)
     codes, library = buffers.adopt(operation, codes)
     with library.current():
         codes = buffers.contiguous(codes)
+        scale = None if scale is None else buffers.on_device(operation, scale, library, "float32")
         out, count = library.empty(call.sizes, call.to), call.sizes[0] * call.sizes[1]
         if count:
             vectors, scaled = not (pointer(codes) | pointer(out)) % 16, scale is not None

@@ -126,7 +126,7 @@ ROWS, ROW_BLOCKS, TILES = "rows by thresholds", "rows by blocks", "tiles"
 FUSED, FUSED_HADAMARD = "rows and columns by thresholds", "rows and hadamard columns, fused"
 DRAWN, SQUARES = "rows and columns by random bytes", "rows of squares by thresholds"
 BYTES, SEPARATE = "rows and columns of bytes", "rows and hadamard columns, apart"
-MOVABLE = (FUSED, FUSED_HADAMARD, DRAWN, SQUARES, BYTES)  # the paths that write scales in layouts of the header alone
+MOVABLE = (FUSED, FUSED_HADAMARD, DRAWN, SQUARES, BYTES)  # the paths that cannot write scales in every layout
 MOVED, MOVED_FROM = ", scales moved", 1 << 22  # elements from which two more launches cost less than the general kernel
 SCATTERED = 1 << 25  # elements from which they cost less than scales that are stored a word at a time, far apart
 
@@ -171,8 +171,11 @@ def _fastest(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
         return _fastest_row(call, address)
     reason = "the columns alone"
     if call.direction == "both":
-        if not bytes_reason(spec, dtype, matrix, scale_layout, address):
+        reason = bytes_reason(spec, dtype, matrix, scale_layout, address)
+        if not reason:
             return BYTES, ""
+        if spec.element.format.bits == 8:
+            return TILES, reason
         reason = fused_reason(spec, dtype, matrix, scale_layout, address) or _few_reason(call)
         if not reason and not one_amax:
             return fused_label(spec), ""

@@ -69,6 +69,8 @@ CASES = {
     "tiles": KernelCase("nvfp4", "column", "linear", "tiles", ("amax", "amax_finish", "quantize"), tuple(SOME), True),
     "fused": KernelCase("nvfp4", "both", TILED, THRESHOLDS, IN_BOTH, tuple(SOME)),
     "fused-columns": KernelCase("nvfp4", "both", TILED, THRESHOLDS, IN_BOTH, tuple(SOME), True),
+    "fused-linear": KernelCase("nvfp4", "both", "linear", THRESHOLDS, IN_BOTH, tuple(SOME)),
+    "fused-linear-columns": KernelCase("nvfp4", "both", "linear", THRESHOLDS, IN_BOTH, tuple(SOME), True),
     "squares": KernelCase("nvfp4-2d", "both", TILED, THRESHOLDS, IN_BOTH, tuple(SOME), False, 16),
     "squares-columns": KernelCase("nvfp4-2d", "both", TILED, THRESHOLDS, IN_BOTH, tuple(SOME), True, 16),
     "squares-rows": KernelCase("nvfp4-2d", "row", TILED, SQUARES, IN_BOTH, tuple(SOME), False, 16),
@@ -257,7 +259,7 @@ def claims() -> Iterator[ProofClaim]:
 
 def _claim(name: str, case: KernelCase, **more: Any) -> ProofClaim:
     rules = RULES[case.spec.split("-")[0] if case.spec.startswith("nvfp4") else case.spec]
-    how = " in columns" if case.turned else ""
+    how = f"{' in columns' if case.turned else ''}, scales {case.layout}"
     return ProofClaim(
         name=name,
         rules=(*rules, "SR-2", "SR-3") if case.spec.endswith("-sr") else rules,

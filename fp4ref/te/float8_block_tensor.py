@@ -121,7 +121,8 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
         """Return the same by a backend that does it in one pass; None without one."""
         codes, scales = self.code_bytes(direction), self.scales_buffer(direction)
         matrix, spec = (codes.shape[0], codes.shape[1]), mxfp8(self._fp8_dtype)
-        plain = codes.numel() and codes.is_contiguous() and scales.is_contiguous()
+        same = (codes.dtype, scales.dtype, scales.device) == (torch.uint8, torch.float32, codes.device)
+        plain = same and codes.numel() and codes.is_contiguous() and scales.is_contiguous()
         found = (
             server("block_values", codes.device, matrix, spec=spec, to=dtype) if plain and dtype in RESULTS else None
         )

@@ -133,18 +133,19 @@ def decoded(codes: Tensor, scale: Tensor, kind: DType, dtype: torch.dtype) -> Te
 
     Rules: TEL-8, DEQ-2, DEQ-3.
     """
-    kinds = repeats.kind_of(codes), repeats.kind_of(scale)
-    key = None if None in kinds else ("te.decode", kind, dtype, *kinds)
-    again = repeats.find(key)
-    if again is not None:
-        values: Tensor = again(codes, scale)
-        return values
-    served = _decodes(codes, scale, kind, dtype) if key else None
-    if served is None:
-        return (codes.view(torch_dtype(kind)).to(torch.float32) * scale.reshape(())).to(dtype)
-    values, function = served
-    repeats.keep(key, function)
-    return values
+    if not codes.is_cpu and not torch.compiler.is_compiling():
+        kinds = repeats.kind_of(codes), repeats.kind_of(scale)
+        key = None if None in kinds else ("te.decode", kind, dtype, *kinds)
+        again = repeats.find(key)
+        if again is not None:
+            values: Tensor = again(codes, scale)
+            return values
+        served = _decodes(codes, scale, kind, dtype) if key else None
+        if served is not None:
+            values, function = served
+            repeats.keep(key, function)
+            return values
+    return (codes.view(torch_dtype(kind)).to(torch.float32) * scale.reshape(())).to(dtype)
 
 
 def _decodes(
@@ -153,7 +154,8 @@ def _decodes(
     """Decode in one pass by a backend; the second result does it for other codes of their kind, if there is one."""
     matrix, shape = _matrix(codes), codes.shape
     found = server("tensor_decode", codes.device, matrix, spec=mxfp8(kind), to=dtype) if dtype in RESULTS else None
-    if found is None or not codes.numel() or not codes.is_contiguous():
+    usual = (codes.dtype, scale.dtype, scale.device) == (torch.uint8, torch.float32, codes.device)
+    if found is None or not usual or not codes.numel() or not codes.is_contiguous():
         return None
     call, serve = found
     given = codes.view(matrix), scale.reshape(1)

@@ -15,7 +15,7 @@
 // them in the cache. While it works on one box, the next one is on its way to shared memory, with its random bytes, and the column codes and scales
 // of the one before leave it. A warp takes 16 rows, as rows and as columns, two blocks a lane. The transform is kept 4
 // times too large, which the thresholds or factors of the columns allow for. Blocks that these do not cover are read
-// again and take the plain path. Certificates: fused-bfloat16, fused-columns-bfloat16, squares-*,
+// again and take the plain path. Certificates: fused-bfloat16, fused-columns-bfloat16, fused-linear-*, squares-*,
 // drawn-fused-bfloat16, both-mxfp4-bfloat16.
 #include "blocks.cuh"
 #include "places.cuh"
@@ -265,9 +265,8 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
             if (warp == 0) {
                 const index_t blocks = columns / S::columns, at = edge / S::columns;
                 UNROLL
-                for (int k = 0; k < 4; ++k) {  // LAY-5
-                    const unsigned row_of = lane + k * 32;
-                    const unsigned four = row_of < left ? *(const unsigned*)(held + scales_from + k * 4) : 0;
+                for (int k = 0; k < 4; ++k) {  // LAY-5: rows past the end were loaded as zeros, and the scale of these is 0
+                    const unsigned row_of = lane + k * 32, four = *(const unsigned*)(held + scales_from + k * 4);
                     store_neighbours<OF_BOX>(row_scales, top + row_of, at, rows, blocks, four);
                     if (HALVES && last) store_neighbours<OF_BOX>(row_scales, top + row_of, at + OF_BOX, rows, blocks, 0);
                 }
@@ -275,11 +274,10 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
                 const index_t blocks = now.column_pitch * 2 / S::columns;
                 const index_t at = HALVES ? below * 4 : (below * 2 + warp - 1) * 4;
                 const uint2 of = *(const uint2*)(held + scales_from);
-                const unsigned kept = HALVES && left <= 64 ? 0xffffu : ~0u;
                 UNROLL
                 for (int h = 0; h < 2; ++h) {  // LAY-5
                     const index_t column_of = edge + lane + h * 32;
-                    store_neighbours<4>(now.column_scales, column_of, at, columns, blocks, (h ? of.y : of.x) & kept);
+                    store_neighbours<4>(now.column_scales, column_of, at, columns, blocks, h ? of.y : of.x);
                     if (last) store_neighbours<4>(now.column_scales, column_of + COLUMNS, at, columns, blocks, 0);
                 }
             }

@@ -27,6 +27,7 @@ DEVICE void store_scales(
         if (quad < wide)
             *(unsigned*)(scales + (size)(first_row / 128 * wide + quad) * 512 + (first_row % 32 * 16 + quarter * 4)) = four;
     } else {
+        static_assert(Layout::adjacent && !Layout::row_fill && !Layout::column_fill, "a word of four scales, zeros behind");
         store_neighbours<4>(scales, first_row + quarter * 32, quad * 4, rows, blocks, four);
     }
 }
