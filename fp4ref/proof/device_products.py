@@ -149,7 +149,6 @@ def _cases() -> int:
 
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims about these operations."""
-    shared: dict[str, Any] = {"subject": ClaimSubject.CUDA, "needs": "torch", "long": True}
     options = "fp4ref_cuda.compile:options"
     for name, to in product(FORMATS, TYPES):
         yield ProofClaim(
@@ -167,7 +166,7 @@ def claims() -> Iterator[ProofClaim]:
                 "fp4ref_cuda.per_tensor:values_of",
                 options,
             ),
-            **shared,
+            subject=ClaimSubject.CUDA,
         )
     for to in TYPES:
         yield ProofClaim(
@@ -181,7 +180,7 @@ def claims() -> Iterator[ProofClaim]:
             size=WORDS,
             decide=partial(finished, to),
             covers=(f"{whole.CUDA}/finish_product.cu", "fp4ref_cuda.products:_finished", options),
-            **shared,
+            subject=ClaimSubject.CUDA,
         )
     yield ProofClaim(
         name="product-factor/cuda",
@@ -198,5 +197,5 @@ def claims() -> Iterator[ProofClaim]:
             options,
         ),
         reduction="the steps are the same for all values, so values on which the other order gives other bits decide",
-        **shared,
+        subject=ClaimSubject.CUDA,
     )

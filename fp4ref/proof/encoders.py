@@ -196,7 +196,6 @@ def claims() -> Iterator[ProofClaim]:
             decide=partial(torch_encoder, name, False),
             covers=torch_covers,
             reduction="an index never falls as the magnitude grows, so the patterns beside each start decide it",
-            needs="torch",
             **quick,
         )
         yield ProofClaim(
@@ -205,6 +204,5 @@ def claims() -> Iterator[ProofClaim]:
             subject=ClaimSubject.TORCH,
             decide=partial(torch_encoder, name, True),
             covers=torch_covers,
-            needs="torch",
             **every,
         )

@@ -144,7 +144,6 @@ def claims() -> Iterator[ProofClaim]:
             decide=partial(in_torch, name),
             covers=("fp4ref_torch.codecs:encode", "fp4ref_torch.exact:rounded_code"),
             reduction="an index never falls as the magnitude grows, so the patterns beside each start decide it",
-            needs="torch",
             **shared,
         )
         if name in IN_HEADER:

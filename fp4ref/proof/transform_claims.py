@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
 from fp4ref import layout
 from fp4ref.proof import host, second_solver
-from fp4ref.proof.claims import ClaimSubject, Method, ProcessorCheck, ProofClaim, Replayed, Tell
+from fp4ref.proof.claims import ClaimSubject, Decide, Method, ProcessorCheck, ProofClaim
 from fp4ref.proof.steps import INFINITY
 from fp4ref.proof.transforms import (
     PRIMES,
@@ -27,12 +27,12 @@ from fp4ref.proof.transforms import (
 
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims of this module."""
-    table: tuple[tuple[ClaimSubject, Callable[[Tell], Replayed], tuple[str, ...], str], ...] = (
-        (ClaimSubject.GOLDEN, partial(transform, ClaimSubject.GOLDEN), ("fp4ref.hadamard:transform",), ""),
-        (ClaimSubject.TORCH, partial(transform, ClaimSubject.TORCH), ("fp4ref_torch.hadamard:transform",), "torch"),
-        (ClaimSubject.HEADER, header_transform, ("hadamard.h:hadamard",), ""),
+    table: tuple[tuple[ClaimSubject, Decide, tuple[str, ...]], ...] = (
+        (ClaimSubject.GOLDEN, partial(transform, ClaimSubject.GOLDEN), ("fp4ref.hadamard:transform",)),
+        (ClaimSubject.TORCH, partial(transform, ClaimSubject.TORCH), ("fp4ref_torch.hadamard:transform",)),
+        (ClaimSubject.HEADER, header_transform, ("hadamard.h:hadamard",)),
     )
-    for subject, decide, covers, needs in table:
+    for subject, decide, covers in table:
         yield ProofClaim(
             name=f"hadamard-signs/{subject}",
             rules=("HAD-1", "HAD-3"),
@@ -43,7 +43,6 @@ def claims() -> Iterator[ProofClaim]:
             size=VECTORS,
             decide=decide,
             covers=covers,
-            needs=needs,
         )
     for subject, covers in (
         (ClaimSubject.GOLDEN, ("fp4ref.formats.codec:Codec.encode",)),
@@ -59,7 +58,6 @@ def claims() -> Iterator[ProofClaim]:
             size=256 << 16,
             decide=partial(drawn, subject),
             covers=covers,
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )
     for name, rule in SCALE_LAYOUTS.items():
         yield ProofClaim(
