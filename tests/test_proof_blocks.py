@@ -49,10 +49,6 @@ def swapped(data):
     return (data >> 4 | data << 4).astype(np.uint8)
 
 
-def half_up(values):
-    return values.view(np.uint32).astype(np.uint32) + 0x8000 & 0xFFFF0000
-
-
 GOLDEN = {  # mistake: object, name, its replacement made of what it was, and the claim
     "the high nibble first": (packing, "pack", lambda was: with_changed(was, swapped), "quantize-mxfp4-float32"),
     "one value of E2M1": (

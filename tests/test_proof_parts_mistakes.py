@@ -25,7 +25,6 @@ WALKED = (
 )
 WALKED_BACK = "for (int block = BLOCKS; block--;) {\n            if (column + block * W >= job.columns) continue;\n"
 BLOCKS_BACK = ("csrc/gemm.h", WALKED, f"{WALKED_BACK}            const sum_type")
-NAN_IGNORED = ("magnitude > INFINITE || magnitude", "magnitude >= INFINITE || magnitude")
 RCEIL = "return a * (1.0f / S::element_max); }\n};\nstruct rceil_cast_only"
 MASKED = ("hadamard.h", "Signs >> i & 1u", "Signs >> (i ^ (i == 14)) & 1u")
 ZEROS = ("hadamard.h", "y[i][l] = y[i][l] + 0.0f;", "y[i][l] = y[i][l];")
