@@ -14,19 +14,14 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import rules
 from fp4ref.conformance.dumps.files import read_dump
 from fp4ref.errors import FileError, Fp4Error
 from fp4ref.files import DTYPES, open_tensors
 from fp4ref.spec_root import spec_root
 from fp4ref.standard.tables import tables
+from standard_rules import RULES, rows_of
 
-RULES = rules.defined()
 NPY_HEAD = b"{'descr': '|u1', 'fortran_order': False, 'shape': (2,), }\n"
-
-
-def rows_of(rule, number=0):
-    return tables(RULES[rule].text)[number][1:]
 
 
 def parts_of(rule):
