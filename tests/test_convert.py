@@ -21,10 +21,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 import fp4ref
 from checkpoints_corpus import of_layers
+from commands import fp4
 from covering import few
 from fp4ref.checkpoints import CONVENTIONS, access, lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
@@ -39,7 +39,6 @@ from fp4ref.checkpoints.transfer.request import require_state
 from fp4ref.checkpoints.transfer.running import run
 from fp4ref.checkpoints.transfer.scales import Cost, StoredScale
 from fp4ref.checkpoints.transfer.work import begin, finish, partial_of, remaining, write_part
-from fp4ref.cli import main
 from fp4ref.errors import DomainError, FileError
 
 corpus = of_layers(1)
@@ -49,10 +48,6 @@ EXPORTS = [
 ]
 Stored = dict[str, tuple[str, tuple[int, ...], bytes]]
 E2M1 = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
-
-
-def fp4(*arguments: Any) -> Result:
-    return CliRunner().invoke(main, [*map(str, arguments)])
 
 
 def tensors(path: Path) -> Stored:
