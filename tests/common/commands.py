@@ -1,4 +1,4 @@
-"""Commands of fp4ref in this process, and kernels in files for them."""
+"""Commands of fp4ref in this process, a conversion without one, and kernels in files for them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import fp4ref
+from fp4ref.checkpoints.transfer.converting import request_to_convert
+from fp4ref.checkpoints.transfer.running import run
 from fp4ref.cli import main
 
 
@@ -33,6 +35,13 @@ def refused(result: Result, *words: str) -> None:
     assert result.stderr.startswith("fp4ref: ")
     assert result.stderr.count("\n") == 1
     assert all(word in result.stderr for word in words), result.stderr
+
+
+def convert(source: Path, target: Path, to: str = "", **settings: Any) -> dict[str, Any]:
+    """Convert a checkpoint without the command, and return the manifest."""
+    manifest = run(request_to_convert(source, target, to=to, **settings))
+    assert manifest is not None
+    return manifest
 
 
 def good(x: Any) -> tuple[Any, Any, Any]:
