@@ -16,12 +16,9 @@ from fp4ref.model import quantize as model
 from fp4ref.proof import blocks, mx_scales, whole
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
+from refuting import decided
 
 FLT_MAX = np.float32(np.finfo("f").max)
-
-
-def decided(name):
-    return claims()[name].decide(lambda done: None)
 
 
 @pytest.fixture

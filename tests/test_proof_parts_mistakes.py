@@ -13,9 +13,9 @@ from fp4ref import four_over_six
 from fp4ref.proof import addition_trees, blocks, concerned, past_largest, six_bit_calls, special_blocks
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.product_sums import LARGE
-from tests.test_proof_places_mistakes import decided, planted_places
+from refuting import decided, native, planted
 
-__all__ = ["planted_places"]  # a fixture
+__all__ = ["planted"]  # a fixture
 
 SEARCH = "const bool better = of_second[l] < of_first[l];"
 ENCODING = "const float g = min_number(S::scale_max * S::element_max / A, FLOAT_MAX);"
@@ -119,12 +119,9 @@ NATIVE_PARTS = {  # claim: file of the cpu backend or of the header, text, its r
 COMPILED_QUICKLY = ("random-block/header",)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.heavy if n in COMPILED_QUICKLY else pytest.mark.release) for n in NATIVE_PARTS],
-)
-def test_a_mistake_in_a_native_part_is_refuted(name, planted_places):
-    planted_places(*NATIVE_PARTS[name])
+@native(NATIVE_PARTS, COMPILED_QUICKLY)
+def test_a_mistake_in_a_native_part_is_refuted(name, planted):
+    planted(*NATIVE_PARTS[name])
     assert decided(name).witness
 
 
