@@ -16,6 +16,7 @@ from fp4ref.conformance.families.products import cases as products
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict.product_runs import check
 from fp4ref.layout import STANDARD_LAYOUTS
+from operands_at_random import sides_of
 
 pytestmark = pytest.mark.slow  # each mutant is called on every case
 F = np.float32
@@ -326,17 +327,7 @@ def of_library(mode, spec, *, to="float32", layout="tiled_128x4"):
 
     @fp4ref.kernel(operation="gemm", inputs=names, outputs=("values",), scale_layout=layout, to=to)
     def gemm(*given):
-        of = dict(zip(names, given, strict=True))
-        sides = [
-            fp4ref.Quantized(
-                spec,
-                (of[count], of["depth"]),
-                "float32",
-                layout,
-                fp4ref.DirectionData(of[f"{name}_data"], of[f"{name}_scales"], of.get(f"{name}_amax")),
-            )
-            for name, count in (("a", "rows"), ("b", "columns"))
-        ]
+        sides = sides_of(spec, dict(zip(names, given, strict=True)), layout)
         return fp4ref.gemm(*sides, mode, dtype=to)
 
     return gemm
