@@ -230,17 +230,6 @@ def claims() -> Iterator[ProofClaim]:
             decide=decide,
             covers=(cover,),
         )
-    yield ProofClaim(
-        name="philox-bits/torch",
-        rules=("SR-6",),
-        method=Method.EXHAUSTIVE,
-        subject=torch,
-        statement="Philox is that of its definition in whole numbers, after 1, 7 and 10 rounds.",
-        domain="counters and keys with at most one bit, or with all bits",
-        size=3 * 130 * 66,
-        decide=torch_rounds,
-        covers=("fp4ref_torch.random_bytes:philox4x32",),
-    )
     for subject, cover, valued_by in (
         (golden, "fp4ref.reciprocal:reciprocal_approx", "fp4ref.model.gemm:values"),
         (torch, "fp4ref_torch.reciprocal:reciprocal", "fp4ref_torch.gemm:values"),
