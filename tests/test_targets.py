@@ -7,7 +7,9 @@ import resource
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ import fp4ref
 from commands import fp4
 from covering import few
 from fp4ref.cli import main
+from fp4ref.cli.verify_choice import Reporting
+from fp4ref.cli.verify_pages import Pages
 from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.errors import FileError
 from fp4ref.files import targets, write_tensors
@@ -278,3 +282,17 @@ def test_pipes_are_written_directly(tmp_path):
     os.mkfifo(tmp_path / "pipe.npz")
     with pytest.raises(FileError, match="directory or device"):  # places in an archive are sought
         write_tensors(tmp_path / "pipe.npz", [], {}, [])
+
+
+@pytest.mark.rule("CNF-110")
+@pytest.mark.parametrize("as_json, shown", [(True, '"verdict": 1'), (False, "the text")])
+def test_a_report_is_shown_before_what_could_not_be_written(as_json, shown, capsys):
+    def refused(what):
+        raise FileError("verify", f"no {what}", "a folder", "FIL-4")
+
+    choice = Reporting(as_json=as_json, pages=Pages(html=Path("r.html")), statement=object())
+    report = SimpleNamespace(to_json=lambda: {"verdict": 1})
+    for state, first in ((lambda *_: refused("statement"), "no statement"), (None, "no page")):
+        with pytest.raises(FileError, match=first):
+            choice.deliver(report, partial(print, "the text"), lambda _: refused("page"), state)
+        assert shown in capsys.readouterr().out
