@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from covering import few
+from covering import few, heavy_or_release
 from fp4ref import api, arguments, arrays, formats, hadamard, philox, plans, repeats
 from fp4ref import arithmetic as ar
 from fp4ref.formats import codec as codec_module
@@ -30,7 +30,7 @@ from fp4ref.proof import (
 )
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
-from refuting import decided, native, planted, replaced
+from refuting import decided, planted, replaced
 from tests.test_proof_parts_mistakes import NATIVE_PARTS, PYTHON_PARTS
 from tests.test_proof_places_mistakes import NATIVE_PLACES, PYTHON_PLACES
 from tests.test_proof_theorems_mistakes import REFUTED
@@ -138,7 +138,7 @@ NATIVE = {  # claim: file of the header, text, its replacement
 HEAVY = ("encode-e4m3/header", "factor/header", "over-6/header", "hadamard-signs/header")
 
 
-@native(NATIVE, HEAVY)
+@heavy_or_release(NATIVE, HEAVY)
 def test_a_mistake_in_the_header_is_refuted(name, planted):
     planted(*NATIVE[name])
     assert decided(name).witness

@@ -9,11 +9,12 @@ import textwrap
 
 import pytest
 
+from covering import heavy_or_release
 from fp4ref import four_over_six
 from fp4ref.proof import addition_trees, blocks, concerned, past_largest, six_bit_calls, special_blocks
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.product_sums import LARGE
-from refuting import decided, native, planted
+from refuting import decided, planted
 
 __all__ = ["planted"]  # a fixture
 
@@ -119,7 +120,7 @@ NATIVE_PARTS = {  # claim: file of the cpu backend or of the header, text, its r
 COMPILED_QUICKLY = ("random-block/header",)
 
 
-@native(NATIVE_PARTS, COMPILED_QUICKLY)
+@heavy_or_release(NATIVE_PARTS, COMPILED_QUICKLY)
 def test_a_mistake_in_a_native_part_is_refuted(name, planted):
     planted(*NATIVE_PARTS[name])
     assert decided(name).witness

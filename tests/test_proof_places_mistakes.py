@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from covering import heavy_or_release
 from fp4ref import multiply, random_source, repeats
 from fp4ref.conformance.judge import binomial, compare
 from fp4ref.conformance.judge import products as judged
@@ -16,7 +17,7 @@ from fp4ref.conformance.oracle import hadamard as bounds
 from fp4ref.layout import strides
 from fp4ref.layout import value as layouts
 from fp4ref.operands import Counters
-from refuting import decided, native, other_member, planted, replaced
+from refuting import decided, other_member, planted, replaced
 
 __all__ = ["planted"]  # a fixture
 CUTS = ("nvfp4", "nvfp4-2d", "nvfp4-rht", "mxfp4", "mxfp8-2d")
@@ -66,7 +67,7 @@ NATIVE_PLACES = {
 COMPILED_QUICKLY = ("hadamard-order/header",)
 
 
-@native(NATIVE_PLACES, COMPILED_QUICKLY)
+@heavy_or_release(NATIVE_PLACES, COMPILED_QUICKLY)
 def test_a_mistake_of_places_in_native_code_is_refuted(name, planted):
     planted(*NATIVE_PLACES[name])
     assert decided(name).witness

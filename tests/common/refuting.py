@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,6 @@ def planted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
     yield plant
     monkeypatch.undo()
     forget()
-
-
-def native(table: Iterable[str], heavy: tuple[str, ...]) -> Any:
-    """Return a mark that runs a test for each mistake in native code: CI for those named, a release for all."""
-    marks = {True: pytest.mark.heavy, False: pytest.mark.release}
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks[name in heavy]) for name in table])
 
 
 def replaced(owner: Any, name: str, wrong: Any) -> Callable[[pytest.MonkeyPatch], None]:
