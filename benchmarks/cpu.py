@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -23,6 +20,7 @@ from typing import Any, NamedTuple
 import click
 import ml_dtypes
 import numpy as np
+from calls import copier, dequantizer, seconds
 from numpy.typing import NDArray
 
 import fp4ref
@@ -55,14 +53,6 @@ def missed(case: Case, ratio: float, speed: float) -> bool:
     return (case.goal is not None and ratio > case.goal) or (case.speed is not None and speed < case.speed)
 
 
-def copier(x: NDArray[Any], pool: ThreadPoolExecutor, threads: int) -> Callable[[], Any]:
-    """Return a copy of x by several threads, a part each; np.copyto releases the interpreter lock."""
-    source, target = x.view(np.uint8).reshape(-1), np.ones(x.nbytes, np.uint8)
-    ends = [x.nbytes * i // threads for i in range(threads + 1)]
-    slices = [slice(*pair) for pair in pairwise(ends)]
-    return lambda: deque(pool.map(lambda part: np.copyto(target[part], source[part]), slices), maxlen=0)
-
-
 def cases(rows: int, columns: int) -> Iterator[tuple[str, Case]]:
     """Every case by name; what they need is made here, outside the measurement."""
     wide = np.random.default_rng(0).standard_normal((rows, columns), np.float32)
@@ -80,8 +70,8 @@ def cases(rows: int, columns: int) -> Iterator[tuple[str, Case]]:
     for dtype in ("bfloat16", "float32"):
         call = _dequantize(quantized, dtype)
         yield f"dequantize to {dtype}, fresh", Case(call, dtype)
-        yield f"dequantize to {dtype}", Case(_dequantize(quantized, dtype, reuse=True), dtype, 1.0)
-    yield "golden dequantize to bfloat16", Case(_dequantize(quantized, "bfloat16", backend="numpy"), slow=True)
+        yield f"dequantize to {dtype}", Case(dequantizer(quantized, dtype), dtype, 1.0)
+    yield "golden dequantize to bfloat16", Case(_dequantize(quantized, "bfloat16", "numpy"), slow=True)
 
 
 def _input_cases(x: NDArray[Any], name: str) -> Iterator[tuple[str, Case]]:
@@ -149,22 +139,8 @@ def _torchao(x: NDArray[Any], name: str) -> Iterator[tuple[str, Case]]:
     yield f"torchao {name} compiled", Case(torch.compile(run), name, slow=True)
 
 
-def _dequantize(q: fp4ref.Quantized, dtype: str, *, backend: str = "cpu", reuse: bool = False) -> Callable[[], Any]:
-    if not reuse:
-        return lambda: fp4ref.dequantize(q, dtype, backend=backend)
-    assert q.row is not None
-    to = {"bfloat16": BFLOAT16}.get(dtype) or np.dtype(dtype)
-    out = np.zeros(q.matrix, to)
-    native = registry.get("cpu")
-    call = Call("dequantize", q.spec, to=dtype, layout=fp4ref.LAYOUTS[q.scale_layout], shape=q.matrix)
-    return lambda: native.dequantize(call, q.row, out)
-
-
-def seconds(function: Callable[[], Any]) -> float:
-    """Wall-clock time of one call."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+def _dequantize(q: fp4ref.Quantized, dtype: str, backend: str = "cpu") -> Callable[[], Any]:
+    return lambda: fp4ref.dequantize(q, dtype, backend=backend)
 
 
 @click.command()

@@ -7,7 +7,6 @@ on two cores in less than 5.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
@@ -15,6 +14,7 @@ from typing import Any
 
 import click
 import numpy as np
+from calls import seconds
 from setting import write
 
 import fp4ref
@@ -78,13 +78,6 @@ def reference(m: int, n: int, k: int, device: str) -> tuple[str, Callable[[], An
 
     left, right = (torch.from_numpy(part).to(device).bfloat16() for part in (x, w))
     return "bfloat16 product by torch", lambda: settled(left @ right.T)
-
-
-def seconds(function: Callable[[], Any]) -> float:
-    """Wall-clock time of one call."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
 
 
 @click.command()

@@ -7,7 +7,6 @@ its own.
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import Any
 import click
 import ml_dtypes
 import numpy as np
+from calls import copier, seconds
 from numpy.typing import NDArray
 
 import fp4ref
@@ -47,26 +47,6 @@ def cases(x: NDArray[Any]) -> dict[str, Callable[[], Any]]:
     }
 
 
-def copier(x: NDArray[Any], pool: ThreadPoolExecutor) -> Callable[[], None]:
-    """Return a copy of x by two threads, half each; np.copyto releases the interpreter lock."""
-    source, target = x.view(np.uint8).reshape(-1), np.empty(x.nbytes, np.uint8)
-    middle = x.nbytes // 2
-    halves = [slice(0, middle), slice(middle, None)]
-
-    def copy() -> None:
-        list(pool.map(lambda half: np.copyto(target[half], source[half]), halves))
-
-    copy()  # touch the pages of the target
-    return copy
-
-
-def seconds(function: Callable[[], Any]) -> float:
-    """Wall-clock time of one call."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
 def peak_bytes(function: Callable[[], Any]) -> int:
     """Return the most memory that was held beyond the result."""
     tracemalloc.start()
@@ -91,7 +71,7 @@ def main(rows: int, columns: int, repeat: int, only: str, check: bool) -> None:
     print(f"{'case':30}{'ratio':>8}{'ms':>10}{'copy ms':>10}{'extra peak':>13}{'of input':>11}")
     ratios = {}
     with ThreadPoolExecutor(2) as pool:
-        copy = copier(x, pool)
+        copy = copier(x, pool, 2)
         for name, function in cases(x).items():
             if only not in name:
                 continue

@@ -16,15 +16,12 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import click
-import ml_dtypes
 import numpy as np
+from calls import TYPES, dequantizer
 from setting import write
 
 import fp4ref
-from fp4ref import registry
-from fp4ref.registry import Call
 
-TYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float32": np.dtype(np.float32)}
 SPECS = ("nvfp4", "mxfp4", "mxfp8-e4m3")
 WIDE = 4096
 SHARES = {16: 1, 32: 1, 1: 32}  # by width, the elements of a wide matrix for one of the narrow one
@@ -56,17 +53,11 @@ def cases(elements: int) -> Iterator[NarrowCase]:
                 title = f"{name} {dtype} [{shape[0]}, {width}]"
                 pair = [_quantize(x, out) for x, out in zip((narrow, wide), made, strict=True)]
                 yield NarrowCase(f"quantize {title}", *pair, counts, blocks)
-                yield NarrowCase(f"dequantize {title}", *[_dequantize(q, dtype) for q in made], counts, blocks)
+                yield NarrowCase(f"dequantize {title}", *[dequantizer(q, dtype) for q in made], counts, blocks)
 
 
 def _quantize(x: Any, out: fp4ref.Quantized) -> Callable[[], Any]:
     return lambda: fp4ref.quantize(x, out.spec, out=out, backend="cpu")
-
-
-def _dequantize(q: fp4ref.Quantized, dtype: str) -> Callable[[], Any]:
-    out, native = np.zeros(q.matrix, TYPES[dtype]), registry.get("cpu")
-    call = Call("dequantize", q.spec, to=dtype, layout=fp4ref.LAYOUTS[q.scale_layout], shape=q.matrix)
-    return lambda: native.dequantize(call, q.row, out)
 
 
 def seconds(function: Callable[[], Any]) -> float:

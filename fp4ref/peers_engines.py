@@ -49,7 +49,7 @@ peer(_ggml, "gguf.mxfp4", recorded("0.19.0", how=f"{CPU}, NumPy; float32 input")
 MLX = recorded("0.32.4", how="mlx-cpu (x86-64)")
 peer(TORCH_MX, "mlx.mxfp4", MLX, arithmetic=ae.MLX, element=LISTED_E2M1)
 peer(TORCH_MX, "mlx.mxfp8", MLX, arithmetic=ae.MLX_FP8, element=SATURATED_E4M3)
-_mlx = peer(
+peer(
     TORCH_NVFP4,
     "mlx.nvfp4",
     MLX,

@@ -216,3 +216,19 @@ def chromium() -> Iterator[Any]:
     found = webdriver.Chrome(service=webdriver.ChromeService(driver), options=options)
     yield found
     found.quit()
+
+
+@pytest.fixture
+def registered() -> Iterator[Any]:
+    """Return a function that registers a layout for this test."""
+    from fp4ref.layout import LAYOUTS
+
+    names: list[str] = []
+
+    def register(form: Any) -> Any:
+        names.append(form.name)
+        return LAYOUTS.register(form)
+
+    yield register
+    for name in names:
+        LAYOUTS.forget(name)

@@ -31,6 +31,7 @@ import checkpoints_fourth as fourth
 import checkpoints_third as third
 import checkpoints_unseen as unseen
 import fp4ref
+from file_bytes import safetensors
 from fp4ref.catalogue import PROFILES
 from fp4ref.checkpoints import CONVENTIONS, Direction, ScaleWay, access, lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
@@ -79,11 +80,6 @@ def run(*arguments: Any) -> Result:
 
 def codes(path: Path, **options: Any) -> set[str]:
     return {each.code for each in lint(path, **options).findings}
-
-
-def packed(header: Any, data: bytes = b"") -> bytes:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + data
 
 
 def entry(count: int, begin: int, end: int | None = None) -> dict[str, Any]:
@@ -328,14 +324,14 @@ def test_targets_that_name_classes_are_not_judged(tmp_path: Path) -> None:
         (b"", "header"),
         (b"\xff" * 16, "header"),
         (struct.pack("<Q", 1 << 60) + b"{}", "header"),
-        (packed(b"[1]"), "header"),
-        (packed(b'{"a": 1, "a": 1}'), "header"),
-        (packed({"a": entry(4, 0, 5)}, bytes(5)), "header"),
-        (packed({"a": entry(4, 0), "b": entry(4, 2)}, bytes(6)), "header"),
-        (packed({"a": {**entry(4, 0), "dtype": "Q9"}}, bytes(4)), "header"),
-        (packed({"a": {**entry(4, 0), "shape": [1 << 70]}}, bytes(4)), "header"),
-        (packed({"a": entry(4, -4)}, bytes(4)), "header"),
-        (packed({"a": entry(4, 0)}, bytes(3)), "truncated"),
+        (safetensors(b"[1]"), "header"),
+        (safetensors(b'{"a": 1, "a": 1}'), "header"),
+        (safetensors({"a": entry(4, 0, 5)}, bytes(5)), "header"),
+        (safetensors({"a": entry(4, 0), "b": entry(4, 2)}, bytes(6)), "header"),
+        (safetensors({"a": {**entry(4, 0), "dtype": "Q9"}}, bytes(4)), "header"),
+        (safetensors({"a": {**entry(4, 0), "shape": [1 << 70]}}, bytes(4)), "header"),
+        (safetensors({"a": entry(4, -4)}, bytes(4)), "header"),
+        (safetensors({"a": entry(4, 0)}, bytes(3)), "truncated"),
     ],
 )
 def test_a_false_header_is_named(data: bytes, code: str, tmp_path: Path) -> None:
@@ -351,7 +347,7 @@ def test_a_false_header_is_named(data: bytes, code: str, tmp_path: Path) -> None
 
 @pytest.mark.rule("CKP-1", "CKP-6")
 @pytest.mark.parametrize(
-    "data", [packed({"a": entry(4, 0), "b": entry(4, 6)}, bytes(10)), packed({"a": entry(4, 0)}, bytes(9))]
+    "data", [safetensors({"a": entry(4, 0), "b": entry(4, 6)}, bytes(10)), safetensors({"a": entry(4, 0)}, bytes(9))]
 )
 def test_a_gap_is_named(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(data)
@@ -419,7 +415,7 @@ def test_a_hubs_cache_is_read(tmp_path: Path) -> None:
 @pytest.mark.rule("CKP-5")
 def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
-    path.write_bytes(packed({"a": entry(40, 0)}, bytes(40)))
+    path.write_bytes(safetensors({"a": entry(40, 0)}, bytes(40)))
     found = open_checkpoint(path)
     os.truncate(path, 70)
     with pytest.raises(FileError, match="the file ends at byte 70"):

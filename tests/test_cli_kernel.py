@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import fp4ref
+from commands import GOOD, folder_with
 from fp4ref.cli import main
 from fp4ref.cli.gen import gen
 from fp4ref.conformance.families import FAMILIES, cases
@@ -21,11 +22,6 @@ FEW = "--family normal --family minus-zero --family overflow"
 SIZES = f"{FEW} --family ragged"
 KERNELS = """
 import numpy as np
-import fp4ref
-
-def good(x):
-    q = fp4ref.quantize(x, "nvfp4", backend="numpy")
-    return q.row.data, q.row.scales, q.row.amax
 
 def peer(x):
     q = fp4ref.quantize(x, "modelopt.nvfp4", backend="numpy")
@@ -53,11 +49,7 @@ def doubled(data, scales, amax):
 """
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "kernels.py").write_text(KERNELS)
-    return tmp_path
+here = folder_with(GOOD + KERNELS)
 
 
 def run(line: str, status: int = 0, given: bytes | None = None) -> str:
@@ -135,9 +127,10 @@ def test_cases_alone(here):
     assert verify("good", 0, f"--case {block}").startswith(f"kernels.py:good {block}: conforms to nvfp4")
     assert verify("good", 0, "--case normal/1/f32/row") == "kernels.py:good normal/1/f32/row: conforms to nvfp4\n"
     raised = verify("raises", 1, "--case ragged/1x1/f32/row")
+    line = 1 + (GOOD + KERNELS).splitlines().index('        raise ValueError("K must be a multiple of 16")')
     assert raised.splitlines() == [
         "kernels.py:raises ragged/1x1/f32/row: raised",
-        "ValueError: K must be a multiple of 16 (kernels.py:19 in raises)",
+        f"ValueError: K must be a multiple of 16 (kernels.py:{line} in raises)",
     ]
     assert "no case 'nothing'" in verify("good", 2, "--case nothing")
     assert "saved normal/1/f32/row:row:0:0" in verify("swapped", 1, f"{FEW} --save-case first.npz")

@@ -9,26 +9,15 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 import fp4ref
+from commands import fp4, refused
 from fp4ref import api
 from fp4ref.cli import COMMANDS, main
 from fp4ref.conformance.dumps.files import read_dump
 from fp4ref.files import open_tensors, write_tensors
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def refused(result: Result, *words: str) -> None:
-    assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("fp4ref: ")
-    assert result.stderr.count("\n") == 1
-    assert all(word in result.stderr for word in words), result.stderr
 
 
 def tensors() -> dict[str, np.ndarray]:
@@ -63,7 +52,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("spec", ["nvfp4", "nvfp4-row-scaled", "mxfp8-e5m2", "torchao.mxfp4_even"])
 def test_a_dump_holds_what_the_api_computes(source: Path, tmp_path: Path, suffix: str, spec: str) -> None:
     out = tmp_path / f"out{suffix}"
-    result = run(
+    result = fp4(
         "quantize", source, "-o", out, "--spec", spec, "--layout", "tiled_128x4", "--directions", "both", "--keep-input"
     )
     assert result.exit_code == 0, result.output
@@ -82,7 +71,7 @@ def test_a_dump_holds_what_the_api_computes(source: Path, tmp_path: Path, suffix
 
 
 def test_reasons_to_skip_are_listed(source: Path, tmp_path: Path) -> None:
-    result = run("quantize", source, "-o", tmp_path / "out.npz")
+    result = fp4("quantize", source, "-o", tmp_path / "out.npz")
     for line in (
         "skipped ids: dtype I64, need F32, BF16, F16",
         "skipped precise: dtype F64, need F32, BF16, F16 (F64 would round twice)",
@@ -97,7 +86,7 @@ def test_hadamard_skips_what_it_cannot_transform(tmp_path: Path) -> None:
     source = write(
         tmp_path / "in.npz", {"w": np.ones((32, 32), BF16), "f": np.ones((32, 32), np.float32), "b": np.ones(5, BF16)}
     )
-    result = run("quantize", source, "-o", tmp_path / "out.npz", "--spec", "nvfp4-rht", "--directions", "both")
+    result = fp4("quantize", source, "-o", tmp_path / "out.npz", "--spec", "nvfp4-rht", "--directions", "both")
     assert "skipped f: hadamard of F32, need BF16" in result.stderr
     assert "skipped b: hadamard of 1 rows, need a multiple of 16" in result.stderr
     with read_dump(tmp_path / "out.npz") as dump:
@@ -109,7 +98,7 @@ def test_hadamard_skips_what_it_cannot_transform(tmp_path: Path) -> None:
     [("*weight", ["a.weight", "b.weight"]), ("a.*", ["a.weight", "a.bias"]), ("[ab].bias", ["a.bias"])],
 )
 def test_patterns_select(source: Path, tmp_path: Path, pattern: str, names: list[str]) -> None:
-    assert run("quantize", source, "-o", tmp_path / "out.npz", "--tensors", pattern).exit_code == 0
+    assert fp4("quantize", source, "-o", tmp_path / "out.npz", "--tensors", pattern).exit_code == 0
     with read_dump(tmp_path / "out.npz") as dump:
         assert sorted(dump.names) == sorted(names)
 
@@ -133,7 +122,7 @@ def test_a_refusal_is_one_line_and_leaves_no_file(
     source: Path, tmp_path: Path, options: list[str], words: list[str]
 ) -> None:
     before = source.read_bytes()
-    refused(run("quantize", source, "-o", tmp_path / "out.npz", *options), *words)
+    refused(fp4("quantize", source, "-o", tmp_path / "out.npz", *options), *words)
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
     assert source.read_bytes() == before
 
@@ -142,11 +131,11 @@ def test_a_refusal_is_one_line_and_leaves_no_file(
 def test_bad_files_are_one_line(source: Path, tmp_path: Path) -> None:
     truncated = tmp_path / f"cut{source.suffix}"
     truncated.write_bytes(source.read_bytes()[:-40])
-    refused(run("quantize", truncated, "-o", tmp_path / "out.npz"), truncated.name)
-    refused(run("quantize", tmp_path / "none.npz", "-o", tmp_path / "out.npz"), "no such file")
-    refused(run("quantize", tmp_path, "-o", tmp_path / "out.npz"), "no suffix")
-    refused(run("quantize", source, "-o", tmp_path / "out.txt"), ".txt")
-    refused(run("quantize", source, "-o", tmp_path / "none" / "out.npz"), "no such file")
+    refused(fp4("quantize", truncated, "-o", tmp_path / "out.npz"), truncated.name)
+    refused(fp4("quantize", tmp_path / "none.npz", "-o", tmp_path / "out.npz"), "no such file")
+    refused(fp4("quantize", tmp_path, "-o", tmp_path / "out.npz"), "no suffix")
+    refused(fp4("quantize", source, "-o", tmp_path / "out.txt"), ".txt")
+    refused(fp4("quantize", source, "-o", tmp_path / "none" / "out.npz"), "no such file")
     assert not (tmp_path / "out.npz").exists()
 
 
@@ -158,10 +147,10 @@ def test_the_input_is_never_the_output(source: Path, tmp_path: Path) -> None:
     for command in ("quantize", "dequantize"):
         dump = tmp_path / f"dump{source.suffix}"
         if command == "dequantize":
-            run("quantize", source, "-o", dump)
-            refused(run(command, dump, "-o", dump), "file that is read")
-        refused(run("quantize", source, "-o", source), "file that is read")
-        refused(run("quantize", source, "-o", link), "file that is read")
+            fp4("quantize", source, "-o", dump)
+            refused(fp4(command, dump, "-o", dump), "file that is read")
+        refused(fp4("quantize", source, "-o", source), "file that is read")
+        refused(fp4("quantize", source, "-o", link), "file that is read")
     assert source.read_bytes() == before
 
 
@@ -184,7 +173,7 @@ def test_a_failure_half_way_leaves_what_was_there(
 
     real = api.quantize
     monkeypatch.setattr(api, "quantize", failing)
-    result = run("quantize", source, "-o", out, "--force")
+    result = fp4("quantize", source, "-o", out, "--force")
     assert result.exit_code == status
     assert len(calls) == 2
     assert "Traceback" not in result.output
@@ -197,8 +186,8 @@ def test_a_failure_half_way_leaves_what_was_there(
 @pytest.mark.parametrize("direction", ["row", "column"])
 def test_dequantize_writes_what_the_api_computes(source: Path, tmp_path: Path, dtype: str, direction: str) -> None:
     dump, out = tmp_path / "q.npz", tmp_path / "y.safetensors"
-    run("quantize", source, "-o", dump, "--directions", "both", "--spec", "nvfp4-2d")
-    result = run("dequantize", dump, "-o", out, "--dtype", dtype, "--direction", direction)
+    fp4("quantize", source, "-o", dump, "--directions", "both", "--spec", "nvfp4-2d")
+    result = fp4("dequantize", dump, "-o", out, "--dtype", dtype, "--direction", direction)
     assert result.exit_code == 0, result.output
     with open_tensors(out) as file:
         assert sorted(file.names) == ["a.bias", "a.weight", "b.weight", "empty"]
@@ -214,31 +203,31 @@ def test_dequantize_writes_what_the_api_computes(source: Path, tmp_path: Path, d
 def test_dequantize_undoes_the_transform(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((32, 24)).astype(BF16)
     source, dump, out = write(tmp_path / "x.npz", {"x": x}), tmp_path / "q.npz", tmp_path / "y.npz"
-    run("quantize", source, "-o", dump, "--spec", "nvfp4-rht", "--directions", "column")
-    assert run("dequantize", dump, "-o", out, "--direction", "column", "--inverse-hadamard").exit_code == 0
+    fp4("quantize", source, "-o", dump, "--spec", "nvfp4-rht", "--directions", "column")
+    assert fp4("dequantize", dump, "-o", out, "--direction", "column", "--inverse-hadamard").exit_code == 0
     with open_tensors(out) as file:
         q = fp4ref.quantize(x, "nvfp4-rht", "column")
         expected = fp4ref.dequantize(q, direction="column", inverse_hadamard=True)
         assert file.read("x").tobytes() == expected.tobytes()
-    refused(run("dequantize", dump, "-o", out), "no row direction")
+    refused(fp4("dequantize", dump, "-o", out), "no row direction")
     dump2 = tmp_path / "q2.npz"
-    run("quantize", source, "-o", dump2)
-    refused(run("dequantize", dump2, "-o", out, "--inverse-hadamard"), "HAD-9")
+    fp4("quantize", source, "-o", dump2)
+    refused(fp4("dequantize", dump2, "-o", out, "--inverse-hadamard"), "HAD-9")
 
 
 def test_a_specification_can_come_from_a_file(source: Path, tmp_path: Path) -> None:
     spec = fp4ref.NVFP4.replace(name="mine", block=(1, 32))
     (tmp_path / "mine.json").write_text(spec.to_json())
-    assert run("quantize", source, "-o", tmp_path / "q.npz", "--spec", tmp_path / "mine.json").exit_code == 0
+    assert fp4("quantize", source, "-o", tmp_path / "q.npz", "--spec", tmp_path / "mine.json").exit_code == 0
     with read_dump(tmp_path / "q.npz") as dump:
         assert dump[0].quantized.spec == spec
     (tmp_path / "bad.json").write_bytes(b"\xff{")
-    refused(run("quantize", source, "-o", tmp_path / "q.npz", "--spec", tmp_path / "bad.json"), "SPC-11")
+    refused(fp4("quantize", source, "-o", tmp_path / "q.npz", "--spec", tmp_path / "bad.json"), "SPC-11")
 
 
 @pytest.mark.parametrize("command", [*COMMANDS])
 def test_help_shows_examples_and_the_listed_summary(command: str) -> None:
-    result = run(command, "--help")
+    result = fp4(command, "--help")
     assert result.exit_code == 0, result.output
     assert "Examples:" in result.stdout
     assert main.get_command(None, command).get_short_help_str(200) == COMMANDS[command]
@@ -256,9 +245,9 @@ def example_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(Path("model.safetensors"), weights)
     Path("Qwen3-8B").mkdir()
     write(Path("Qwen3-8B/model.safetensors"), {"a.experts.0.w1.weight": weights["lm_head.weight"], "norm.weight": x[0]})
-    assert run("quantize", "model.safetensors", "-o", "model.nvfp4.safetensors").exit_code == 0
-    assert run("quantize", "x.npz", "-o", "q.npz", "--directions", "both").exit_code == 0
-    assert run("verify", "kernel.npz", "--spec", "nvfp4", "--layout", "tiled_128x4").exit_code == 0
+    assert fp4("quantize", "model.safetensors", "-o", "model.nvfp4.safetensors").exit_code == 0
+    assert fp4("quantize", "x.npz", "-o", "q.npz", "--directions", "both").exit_code == 0
+    assert fp4("verify", "kernel.npz", "--spec", "nvfp4", "--layout", "tiled_128x4").exit_code == 0
     np.savez(
         "dump.npz",
         x=x,
@@ -279,7 +268,7 @@ def test_examples_run(command: str) -> None:
         elsewhere = line in {"fp4ref COMMAND --help", "fp4ref verify"}
         elsewhere |= any(part in line for part in ("--kernel", "--library", "|"))
         if not elsewhere:  # backends, kernels, libraries and programs have tests of their own
-            result = run(*shlex.split(line)[1:])
+            result = fp4(*shlex.split(line)[1:])
             assert result.exit_code == 0, f"{line}: {result.output}"
 
 
@@ -291,7 +280,7 @@ def test_help_imports_no_command() -> None:
 
 def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     source = write(tmp_path / "x.npz", {"x": np.ones((64, 512), np.float32)})
-    run("quantize", source, "-o", tmp_path / "q.npz", "--spec", "mxfp4", "--keep-input")
+    fp4("quantize", source, "-o", tmp_path / "q.npz", "--spec", "mxfp4", "--keep-input")
     command = [
         sys.executable,
         "-m",
@@ -314,7 +303,7 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
 
 def test_output_through_a_pipe_is_plain(tmp_path: Path) -> None:
     source = write(tmp_path / "x.npz", {"x": np.ones((4, 32), np.float32)})
-    run("quantize", source, "-o", tmp_path / "q.npz", "--keep-input")
+    fp4("quantize", source, "-o", tmp_path / "q.npz", "--keep-input")
     clean = {key: value for key, value in os.environ.items() if key not in {"FORCE_COLOR", "TTY_COMPATIBLE"}}
     command = [sys.executable, "-m", "fp4ref", "verify", str(tmp_path / "q.npz")]
     done = subprocess.run(command, capture_output=True, check=True, env={**clean, "COLUMNS": "20"})
@@ -323,6 +312,6 @@ def test_output_through_a_pipe_is_plain(tmp_path: Path) -> None:
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:
-    result = run("quantise")
+    result = fp4("quantise")
     assert result.exit_code == 2
     assert "quantise" in result.stderr

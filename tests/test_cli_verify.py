@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import fp4ref
+from commands import refused
 from covering import names_by_parts
 from fp4ref import hadamard
 from fp4ref.cli import main
@@ -38,14 +39,6 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["verify", *map(str, arguments)])
-
-
-def refused(result: Result, *words: str) -> None:
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("fp4ref: ")
-    assert result.stderr.count("\n") == 1
-    assert all(word in result.stderr for word in words), result.stderr
 
 
 def normal(*shape: int, seed: int = 0, dtype: Any = np.float32) -> np.ndarray:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 import fp4ref
 from checkpoints_corpus import of_layers
+from commands import fp4
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.compare import Sameness, compare
 from fp4ref.checkpoints.groups import recognize
@@ -19,16 +19,11 @@ from fp4ref.checkpoints.manifest import from_text, manifest_of_checkpoint, manif
 from fp4ref.checkpoints.transfer.converting import request_to_convert
 from fp4ref.checkpoints.transfer.reading import read_weight
 from fp4ref.checkpoints.transfer.running import run
-from fp4ref.cli import main
 from fp4ref.errors import FileError
 
 corpus = of_layers(1)
 KEPT = ("*embed*", "lm_head")
 MODULE = "model.layers.0.mlp.gate_proj"
-
-
-def fp4(*arguments: Any) -> Result:
-    return CliRunner().invoke(main, [*map(str, arguments)])
 
 
 def export(folder: Path, name: str = "modelopt-nvfp4", **change: Any) -> Path:

@@ -21,10 +21,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 import fp4ref
 from checkpoints_corpus import of_layers
+from commands import convert, fp4
 from covering import few
 from fp4ref.checkpoints import CONVENTIONS, access, lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
@@ -39,7 +39,6 @@ from fp4ref.checkpoints.transfer.request import require_state
 from fp4ref.checkpoints.transfer.running import run
 from fp4ref.checkpoints.transfer.scales import Cost, StoredScale
 from fp4ref.checkpoints.transfer.work import begin, finish, partial_of, remaining, write_part
-from fp4ref.cli import main
 from fp4ref.errors import DomainError, FileError
 
 corpus = of_layers(1)
@@ -49,10 +48,6 @@ EXPORTS = [
 ]
 Stored = dict[str, tuple[str, tuple[int, ...], bytes]]
 E2M1 = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
-
-
-def fp4(*arguments: Any) -> Result:
-    return CliRunner().invoke(main, [*map(str, arguments)])
 
 
 def tensors(path: Path) -> Stored:
@@ -65,12 +60,6 @@ def tensors(path: Path) -> Stored:
 def array(stored: Stored, name: str, dtype: Any = np.uint8) -> np.ndarray:
     _, shape, data = stored[name]
     return np.frombuffer(data, dtype).reshape(shape)
-
-
-def convert(source: Path, target: Path, to: str = "", **settings: Any) -> dict[str, Any]:
-    manifest = run(request_to_convert(source, target, to=to, **settings))
-    assert manifest is not None
-    return manifest
 
 
 @pytest.fixture(scope="module")
@@ -942,29 +931,28 @@ def test_a_real_model_is_quantized_and_converted_back(real_model_path: Path, tmp
         assert tensors(tmp_path / f"{family}-back") == before
 
 
+LAYER = "model.layers.0"
+CACHE = {f"{LAYER}.self_attn.{letter}_proj.{letter}_scale": f"{LAYER}.self_attn.{letter}_scale" for letter in "kv"}
+
+
 @pytest.mark.rule("CNV-34")
-def test_cache_scales_have_the_shape_that_the_target_loads(exports: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "export, names",
+    [("modelopt-nvfp4-kv", CACHE), ("modelopt-fp8", dict.fromkeys([f"{LAYER}.mlp.up_proj.weight_scale"]))],
+)
+def test_scales_have_the_shape_that_the_target_loads(
+    exports: Any, export: str, names: dict[str, str | None], tmp_path: Path
+) -> None:
     """transformers refuses a scale without a dimension where compressed-tensors registers one of one number."""
-    source = exports("modelopt-nvfp4-kv")
+    source = exports(export)
     convert(source, tmp_path / "there", "compressed-tensors")
     convert(tmp_path / "there", tmp_path / "back", "modelopt")
-    stem = "model.layers.0.self_attn."
     first, there, back = (open_checkpoint(path).tensors for path in (source, tmp_path / "there", tmp_path / "back"))
-    for letter in "kv":
-        old, new = f"{stem}{letter}_proj.{letter}_scale", f"{stem}{letter}_scale"
-        assert (first[old].shape, there[new].shape, back[old].shape) == ((), (1,), ())
-        assert first[old].bytes() == there[new].bytes() == back[old].bytes()
-
-
-@pytest.mark.rule("CNV-34")
-def test_tensor_scales_have_the_shape_that_the_target_loads(exports: Any, tmp_path: Path) -> None:
-    source = exports("modelopt-fp8")
-    convert(source, tmp_path / "there", "compressed-tensors")
-    convert(tmp_path / "there", tmp_path / "back", "modelopt")
-    name = "model.layers.0.mlp.up_proj.weight_scale"
-    paths = source, tmp_path / "there", tmp_path / "back"
-    assert [open_checkpoint(path).tensors[name].shape for path in paths] == [(), (1,), ()]
-    assert tensors(paths[0]) == tensors(paths[2])
+    for old, new in names.items():
+        scales = first[old], there[new or old], back[old]
+        assert [scale.shape for scale in scales] == [(), (1,), ()]
+        assert len({scale.bytes() for scale in scales}) == 1
+    assert tensors(source) == tensors(tmp_path / "back")
 
 
 @pytest.mark.rule("CNV-14")

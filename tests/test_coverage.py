@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fp4ref
+from commands import GOOD, good
 from covering import few
 from fp4ref.cli import main
 from fp4ref.conformance.families import FAMILIES, Reach
@@ -18,11 +19,6 @@ from fp4ref.errors import DomainError
 from fp4ref.testing import ExpectedFailure, ExpectedFailures, assert_conforms, cases
 
 KERNELS = """
-import fp4ref
-
-def good(x):
-    q = fp4ref.quantize(x, "nvfp4", backend="numpy")
-    return q.row.data, q.row.scales, q.row.amax
 
 @fp4ref.kernel(dtypes=("bfloat16",), outputs=("data", "scales"))
 def silent(x):
@@ -37,11 +33,6 @@ def gemm(*operands):
 """
 
 
-def good(x):
-    q = fp4ref.quantize(x, "nvfp4", backend="numpy")
-    return q.row.data, q.row.scales, q.row.amax
-
-
 def told(x, amax):
     q = fp4ref.quantize(x, "nvfp4", amax=amax, backend="numpy")
     return q.row.data, q.row.scales, q.row.amax
@@ -50,7 +41,7 @@ def told(x, amax):
 @pytest.fixture
 def kernels(tmp_path):
     path = tmp_path / "coverage_kernels.py"
-    path.write_text(KERNELS)
+    path.write_text(GOOD + KERNELS)
     return path
 
 

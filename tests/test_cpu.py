@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -22,6 +23,7 @@ from fp4ref.layout import STANDARD_LAYOUTS
 from fp4ref.quantized import DirectionData, Directions
 from fp4ref.registry import Call
 from fp4ref.specs import STANDARD
+from same_bytes import same_by, whole
 
 LAYOUTS = tuple(form.name for form in STANDARD_LAYOUTS)
 BOTH = ("row", "column")
@@ -31,6 +33,9 @@ FOUR_OVER_SIX_2D = fp4ref.NVFP4_4OVER6.replace(name="nvfp4-4over6-2d", block=(16
 FOUR_OVER_SIX_ROW = fp4ref.NVFP4_4OVER6.replace(name="nvfp4-4over6-row", global_scale="row")
 ODD = fp4ref.NVFP4.replace(name="odd", block=(3, 5))
 WIDE = fp4ref.MXFP8_E4M3.replace(name="wide", block=(2, 200))
+
+
+same = partial(same_by, "cpu")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -62,25 +67,6 @@ def parts(q: Quantized):
         for field, value in getattr(q, name)._asdict().items()
         if value is not None
     }
-
-
-def assert_same(got: Quantized, expected: Quantized):
-    ours, theirs = parts(got), parts(expected)
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
-        assert ours[name].shape == value.shape, name
-        if name.endswith("amax"):
-            np.testing.assert_array_equal(ours[name], value, name)  # a NaN's payload is nobody's promise
-        else:
-            where = np.flatnonzero(ours[name] != value)
-            assert not where.size, f"{name}: {where.size} differ, first at {where[0]}"
-
-
-def same(x, spec, directions="row", scale_layout="linear", **arguments):
-    expected = fp4ref.quantize(x, spec, directions, scale_layout, backend="numpy", **arguments)
-    got = fp4ref.quantize(x, spec, directions, scale_layout, backend="cpu", **arguments)
-    assert_same(got, expected)
-    return expected
 
 
 def same_values(q: Quantized, dtype, direction, *, inverse_hadamard=False):
@@ -297,7 +283,7 @@ def test_more_than_one_unit_of_work(spec, shape, monkeypatch):
         monkeypatch.setenv("FP4REF_NUM_THREADS", count)
         results.append(same(x, spec, "both", "tiled_128x4", random_bits=random_bits(spec, shape, "both")))
         same_values(results[-1], "bfloat16", "column")
-    assert_same(results[0], results[2])
+    whole(results[0], results[2])
 
 
 @pytest.mark.rule("BLK-1", "PACK-2")
@@ -351,7 +337,7 @@ def test_out_is_written_whole_and_nothing_beside_it(spec, scale_layout, shape, f
     out = dataclasses.replace(expected, **directions)
     got = fp4ref.quantize(x, spec, "both", scale_layout, backend="cpu", out=out)
     assert got.row is out.row
-    assert_same(out, expected)
+    whole(out, expected)
     for check in checks:
         check()
 
@@ -361,7 +347,7 @@ def test_out_that_is_not_contiguous():
     expected = fp4ref.quantize(x, fp4ref.NVFP4, backend="numpy")
     data, scales = np.zeros((40, 64), np.uint8)[:, ::2], np.zeros((4, 40), np.uint8).T
     out = dataclasses.replace(expected, row=DirectionData(data, scales, np.zeros(1, np.float32)))
-    assert_same(fp4ref.quantize(x, fp4ref.NVFP4, out=out, backend="cpu"), expected)
+    whole(fp4ref.quantize(x, fp4ref.NVFP4, out=out, backend="cpu"), expected)
 
 
 @pytest.mark.rule("CNF-5")
@@ -431,7 +417,7 @@ def test_an_arithmetic_of_the_golden_model_only():
         fp4ref.quantize(x, spec, backend="cpu")
     with pytest.raises(BackendError, match="blocks of 4096x64"):
         fp4ref.quantize(x, fp4ref.NVFP4.replace(block=(4096, 64)), backend="cpu")
-    assert_same(fp4ref.quantize(x, spec), fp4ref.quantize(x, spec, backend="numpy"))
+    whole(fp4ref.quantize(x, spec), fp4ref.quantize(x, spec, backend="numpy"))
 
 
 def test_an_arithmetic_that_is_spelled_like_a_native_one_is_not_it():
@@ -482,7 +468,7 @@ def test_a_thread_that_flushes_subnormals_changes_nothing():
     expected = fp4ref.quantize(x, fp4ref.NVFP4, backend="cpu")
     assert torch.set_flush_denormal(True)
     try:
-        assert_same(fp4ref.quantize(x, fp4ref.NVFP4, backend="cpu"), expected)
+        whole(fp4ref.quantize(x, fp4ref.NVFP4, backend="cpu"), expected)
         assert np.float32(1e-40) * np.float32(1) == 0  # the caller's setting is as it was
     finally:
         torch.set_flush_denormal(False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +18,7 @@ from fp4ref import registry
 from fp4ref.formats import F
 from fp4ref.reciprocal import TABLE, reciprocal_approx
 from fp4ref.registry import Call
+from same_bytes import same_by
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 KERNELS = (
@@ -39,6 +41,9 @@ extern "C" __attribute__((visibility("default"))) void reciprocals(const float* 
 """
 
 
+same = partial(same_by, "cpu")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def backend():
     assert dict(registry.available()).get("cpu", "not registered") is None
@@ -58,15 +63,6 @@ def native_reciprocal(x: np.ndarray) -> np.ndarray:
     y = np.empty_like(x)
     library(LOOP).reciprocals(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data), ctypes.c_long(x.size))
     return y
-
-
-def same(x, spec, directions="row", **arguments):
-    expected = fp4ref.quantize(x, spec, directions, backend="numpy", **arguments)
-    got = fp4ref.quantize(x, spec, directions, backend="cpu", **arguments)
-    for name in ("row", "column") if directions == "both" else (directions,):
-        for field, value in getattr(expected, name)._asdict().items():
-            np.testing.assert_array_equal(getattr(getattr(got, name), field), value, f"{name}.{field}")
-    return expected
 
 
 @pytest.mark.rule("APX-1")

@@ -665,12 +665,10 @@ def test_rows_and_columns_fused_by_random_bytes(name, kind):
 
 @pytest.mark.parametrize("name", ["nvfp4", "nvfp4-2d", "mxfp4", "nvfp4-rht", "mxfp8-e4m3"])
 @pytest.mark.rule("LAY-5", "LAY-6", "LAY-13", "BLK-8")
-def test_scales_moved_out_of_tiles(name, request):
+def test_scales_moved_out_of_tiles(name, registered):
     from fp4ref_cuda import operations, plan
 
-    filled = Layout("filled", "m(32,*) k(4,*): k0 m0 k1 m1; pad m 0x7f")
-    fp4ref.LAYOUTS.register(filled)
-    request.addfinalizer(lambda: fp4ref.LAYOUTS.forget(filled.name))
+    filled = registered(Layout("filled", "m(32,*) k(4,*): k0 m0 k1 m1; pad m 0x7f"))
     spec = fp4ref.profiles[name]
     path = {"nvfp4-rht": plan.FUSED_HADAMARD, "mxfp8-e4m3": plan.BYTES}.get(name, plan.FUSED) + plan.MOVED
     for shape in ((64, 128), (192, 320), (1088, 640)):
@@ -693,12 +691,10 @@ def test_scales_moved_out_of_tiles(name, request):
     ["m(16,*) k(2,*): k0 k1 m1; repeat m0; pad m 32 0x7f; pad k 0x22", "m(128,*) k(*): k0 m1; repeat m0; base 3"],
 )
 @pytest.mark.rule("LAY-5", "LAY-6", "LAY-12", "LAY-16", "LAY-20", "LAY-46", "LAY-48")
-def test_scales_that_share_a_place(form, request):
+def test_scales_that_share_a_place(form, registered):
     import torch
 
-    shared = Layout("shared", form)
-    fp4ref.LAYOUTS.register(shared)
-    request.addfinalizer(lambda: fp4ref.LAYOUTS.forget(shared.name))
+    shared = registered(Layout("shared", form))
     for rows, columns in ((128, 64), (384, 416), (256, 4112)):
         x = np.repeat(np.asarray(values((rows // 128, columns), "bfloat16", "heavy")), 128, 0)
         spec = fp4ref.NVFP4
@@ -844,12 +840,10 @@ def test_a_run_that_no_cache_holds_is_decoded_like_its_parts(name):
 
 
 @pytest.mark.rule("LAY-1")
-def test_a_run_of_bytes_is_one_under_any_name_of_its_layout(request):
+def test_a_run_of_bytes_is_one_under_any_name_of_its_layout(registered):
     from fp4ref_cuda import operations
 
-    form = Layout("vendor.rows", "m(*) k(*): k0 m0")
-    fp4ref.LAYOUTS.register(form)
-    request.addfinalizer(lambda: fp4ref.LAYOUTS.forget(form.name))
+    form = registered(Layout("vendor.rows", "m(*) k(*): k0 m0"))
     q = fp4ref.quantize(values((64, 128), "float32", "normal"), "mxfp8-e4m3", scale_layout=form.name)
     there = fp4ref.Quantized(
         q.spec, q.shape, q.dtype, q.scale_layout, row=q.row.mapped(lambda x: x if x is None else cuda(x))

@@ -246,14 +246,13 @@ TARGETS = ("sm_90", "sm_100a", "sm_80", "sm_120a", "sm_90", "sm_100a")
 @pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("text, target", list(zip(TEXTS, TARGETS, strict=True)))
-def test_general_kernels_compile_for_another_layout_and_stay_in_registers(text, target, request):
+def test_general_kernels_compile_for_another_layout_and_stay_in_registers(text, target, registered):
     from fp4ref_cuda.plan import prelude
     from fp4ref_numerics.layouts import lower_layout
 
     form, both, units = Layout("other", text), {"HAS_ROW": True, "HAS_COLUMN": True}, {"QUARTERS": False}
     linear = LAYOUTS["linear"]
-    LAYOUTS.register(form)
-    request.addfinalizer(lambda: LAYOUTS.forget(form.name))
+    registered(form)
     cases = [
         ("quantize", prelude(fp4ref.NVFP4, "bfloat16", form.name, **both)),
         ("dequantize", prelude(fp4ref.NVFP4, "bfloat16", form.name, INVERSE=False)),

@@ -240,10 +240,8 @@ def test_formats_of_the_general_kernels(spec, dtype, tmp_path):
         "m(4,*) k(4,2,*): k0 m0 k1 m1 k2; table 3,1,2,0",
     ],
 )
-def test_layouts_whose_offsets_are_no_sums(text, tmp_path, request):
-    form = Layout("odd", text)
-    LAYOUTS.register(form)
-    request.addfinalizer(lambda: LAYOUTS.forget(form.name))
+def test_layouts_whose_offsets_are_no_sums(text, tmp_path, registered):
+    form = registered(Layout("odd", text))
     spec, rows, columns = fp4ref.MXFP8_E4M3, 70, 420
     size, own = (rows, -(-columns // 32)), ctypes.c_longlong(-1)
     q = fp4ref.quantize(inputs((rows, columns), np.float32), spec, scale_layout="odd", backend="numpy")
@@ -293,10 +291,8 @@ def test_layouts_whose_offsets_are_no_sums(text, tmp_path, request):
         "m(*) k(*): k0; repeat m0",
     ],
 )
-def test_layouts_that_repeat_a_digit_are_read(text, tmp_path, request):
-    form = Layout("shared", text)
-    LAYOUTS.register(form)
-    request.addfinalizer(lambda: LAYOUTS.forget(form.name))
+def test_layouts_that_repeat_a_digit_are_read(text, tmp_path, registered):
+    form = registered(Layout("shared", text))
     spec, rows, columns = fp4ref.MXFP8_E4M3, 70, 420
     size, own = (rows, -(-columns // 32)), ctypes.c_longlong(-1)
     stored = np.random.default_rng(5).integers(100, 150, form.padded_shape(*size), np.uint8)

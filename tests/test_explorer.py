@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -496,14 +497,25 @@ def test_browser_has_the_bits_of_the_model(browser: Any) -> None:
             same_bytes(number, json.loads(text))
 
 
+def found(browser: Any, selector: str) -> Any:
+    from selenium.webdriver.common.by import By
+
+    return browser.find_element(By.CSS_SELECTOR, selector)
+
+
+def entered(browser: Any, selector: str, text: str) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser.execute_script("arguments[0].value = ''", found(browser, selector))
+    found(browser, selector).send_keys(text, Keys.TAB)
+
+
 def test_browser_follows_pointer_and_keys(browser: Any) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
-    def find(selector: str) -> Any:
-        return browser.find_element(By.CSS_SELECTOR, selector)
-
+    find = partial(found, browser)
     assert find("#where").text.startswith("element (37, 130) of a K = 256 NVFP4 tensor: data byte 4801 low nibble")
     assert "linear byte 600, tiled_128x4 byte 1108 in tile 2" in find("#where").text
     find('#matrix [data-key="37,130"]').click()
@@ -528,13 +540,7 @@ def test_browser_shows_padding_refusals_and_own_values(browser: Any) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
-    def find(selector: str) -> Any:
-        return browser.find_element(By.CSS_SELECTOR, selector)
-
-    def enter(selector: str, text: str) -> None:
-        browser.execute_script("arguments[0].value = ''", find(selector))
-        find(selector).send_keys(text, Keys.TAB)
-
+    find, enter = partial(found, browser), partial(entered, browser)
     enter("#rows", "20")
     enter("#columns", "40")
     find('#tiled [data-key="3"]').click()
@@ -585,15 +591,8 @@ def test_browser_shows_padding_refusals_and_own_values(browser: Any) -> None:
 
 def test_browser_goes_to_rows_follows_links_and_compares(browser: Any) -> None:
     from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
 
-    def find(selector: str) -> Any:
-        return browser.find_element(By.CSS_SELECTOR, selector)
-
-    def enter(selector: str, text: str) -> None:
-        browser.execute_script("arguments[0].value = ''", find(selector))
-        find(selector).send_keys(text, Keys.TAB)
-
+    find, enter = partial(found, browser), partial(entered, browser)
     enter("#rows", "28672")
     enter("#columns", "8192")
     enter("#row", "20000")
@@ -692,8 +691,7 @@ def test_browser_shows_a_peer_its_packing_and_its_random_byte(browser: Any) -> N
     """A link chooses a profile, its packing and a random byte; a packing of another width is not offered."""
     from selenium.webdriver.common.by import By
 
-    def find(selector: str) -> Any:
-        return browser.find_element(By.CSS_SELECTOR, selector)
+    find = partial(found, browser)
 
     def follow(link: str) -> None:
         browser.execute_script("location.hash = arguments[0]", link)

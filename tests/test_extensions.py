@@ -144,6 +144,15 @@ def distribution(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(folder)}
 
 
+@pytest.fixture
+def installed(tmp_path):
+    """A distribution beside a folder to work in; the value is both folders, and the environment that finds it."""
+    folder, work = tmp_path / "installed", tmp_path / "work"
+    folder.mkdir()
+    work.mkdir()
+    return folder, work, distribution(folder)
+
+
 def run(folder: Path, environment: dict[str, str], *arguments: str) -> str:
     """Run a command of this program, which has to succeed."""
     done = forked.run(["fp4ref", *arguments], folder, environment)
@@ -154,15 +163,12 @@ def run(folder: Path, environment: dict[str, str], *arguments: str) -> str:
 @pytest.mark.slow  # starts the program a few times
 @pytest.mark.rule("SPC-4")
 @pytest.mark.parametrize("way", ["installed", "imported"])
-def test_values_of_a_distribution_through_the_command_line(way, tmp_path):
-    installed, work = tmp_path / "installed", tmp_path / "work"
-    installed.mkdir()
-    work.mkdir()
-    environment = distribution(installed)
+def test_values_of_a_distribution_through_the_command_line(way, installed):
+    folder, work, environment = installed
     more: list[str] = []
     if way == "imported":
         environment.pop("PYTHONPATH")
-        more = ["--import", str(installed / "acme_formats.py")]
+        more = ["--import", str(folder / "acme_formats.py")]
     np.savez(work / "x.npz", w=np.random.default_rng(0).standard_normal((9, 64), np.float32))
     for spec in ("acme.mxfp6", "acme.nvfp4") if way == "installed" else ("acme.nvfp4",):
         run(work, environment, "quantize", "x.npz", "-o", "q.npz", "--spec", spec, "--layout", "acme.rows", *more)
@@ -185,12 +191,9 @@ fp4ref.register(replace(CONVENTIONS["torchao.mxfp4"], name="acme.mxfp4"), "an ex
 
 @pytest.mark.slow  # starts the program
 @pytest.mark.rule("SPC-4", "CNV-1")
-def test_a_convention_of_a_distribution_is_made_of_one_of_this_project(tmp_path):
-    installed, work = tmp_path / "installed", tmp_path / "work"
-    installed.mkdir()
-    work.mkdir()
-    environment = distribution(installed)
-    (installed / "acme_formats.py").write_text(CONVENTION)
+def test_a_convention_of_a_distribution_is_made_of_one_of_this_project(installed):
+    folder, work, environment = installed
+    (folder / "acme_formats.py").write_text(CONVENTION)
     save_file({"a.weight": np.ones((32, 64), np.float32)}, work / "m.safetensors")
     written = run(work, environment, "quantize", "m.safetensors", "-o", "out", "--to", "acme", "--spec", "mxfp4")
     assert "1 acme.mxfp4" in written
@@ -220,18 +223,15 @@ def kernel(x):
 @pytest.mark.slow  # starts the program and a kernel's process
 @pytest.mark.rule("SPC-4")
 @pytest.mark.parametrize("way", ["installed", "imported"])
-def test_a_mistake_of_a_distribution_is_named_by_the_command(way, tmp_path):
-    installed, work = tmp_path / "installed", tmp_path / "work"
-    installed.mkdir()
-    work.mkdir()
-    environment = distribution(installed)
-    (installed / "acme_formats.py").write_text(MISTAKE)
+def test_a_mistake_of_a_distribution_is_named_by_the_command(way, installed):
+    folder, work, environment = installed
+    (folder / "acme_formats.py").write_text(MISTAKE)
     (work / "mine.py").write_text(EXCHANGING)
     command = ["fp4ref", "verify", "--kernel", "mine.py:kernel", "--spec", "nvfp4"]
     command += ["--level", "1", "--family", "normal"]
     if way == "imported":
         environment.pop("PYTHONPATH")
-        command += ["--import", str(installed / "acme_formats.py")]
+        command += ["--import", str(folder / "acme_formats.py")]
     done = forked.run(command, work, environment)
     assert done.returncode == 1, done.stderr
     assert "wrong: codes 2 and 3 are exchanged; " in done.stdout.splitlines()[0]

@@ -286,9 +286,8 @@ def test_row_ranges_of_a_swizzle():
     ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_what_is_no_sum_is_served_or_refused_by_name(form, rule, said, request):
-    LAYOUTS.register(form)
-    request.addfinalizer(lambda: LAYOUTS.forget(form.name))
+def test_what_is_no_sum_is_served_or_refused_by_name(form, rule, said, registered):
+    registered(form)
     x = np.repeat(np.random.default_rng(3).standard_normal((2, 96), np.float32), 128, 0)
     linear = fp4ref.quantize(x, "mxfp4")
     q = fp4ref.quantize(x, "mxfp4", scale_layout=form.name, backend="numpy")

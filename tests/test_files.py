@@ -19,15 +19,12 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from file_bytes import archive, with_field
+from file_bytes import safetensors as stored
 from fp4ref.errors import FileError
 from fp4ref.files import DTYPES, npz, open_tensors, write_tensors
 
 RNG = np.random.default_rng(11)
-
-
-def stored(header: dict[str, Any] | bytes, data: bytes = b"") -> bytes:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + data
 
 
 def entry(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, Any]:
@@ -226,16 +223,6 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.rule("FIL-1")
-@pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_safetensors(tmp_path: Path, case: str) -> None:
-    data, why = HOSTILE[case]
-    (tmp_path / "a.safetensors").write_bytes(data)
-    assert why in (text := refusal(tmp_path / "a.safetensors"))
-    assert len(text) < 500
-    assert "[FIL-1]" in text
-
-
 @pytest.mark.rule("FIL-1", "FIL-2")
 @pytest.mark.parametrize("suffix", ["safetensors", "npz"])
 def test_every_truncation_is_refused(tmp_path: Path, suffix: str) -> None:
@@ -315,14 +302,6 @@ def test_numpy_reads_what_we_write(tmp_path: Path) -> None:
     assert (tmp_path / "b.npz").read_bytes() == first
 
 
-def archive(*members: tuple[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", compression) as file:
-        for name, data in members:
-            file.writestr(name, data)
-    return buffer.getvalue()
-
-
 def npy(header: bytes, data: bytes = b"", version: bytes = b"\1\0", length: int | None = None) -> bytes:
     size = len(header) if length is None else length
     return b"\x93NUMPY" + version + size.to_bytes(2 if version[0] == 1 else 4, "little") + header + data
@@ -332,12 +311,6 @@ def pickled() -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, np.array([{"a": 1}], object), allow_pickle=True)
     return buffer.getvalue()
-
-
-def lying(data: bytes, offset: int, value: bytes) -> bytes:
-    """Change a field of the first record of the central directory."""
-    start = data.index(b"PK\1\2") + offset
-    return data[:start] + value + data[start + len(value) :]
 
 
 U1 = b"{'descr': '|u1', 'fortran_order': False, 'shape': (2,), }\n"
@@ -375,24 +348,28 @@ HOSTILE_NPZ: dict[str, tuple[bytes, str]] = {
     "json bytes": (archive(("a.json", b"\xff")), "damaged"),
     "text twice": (archive(("a.json", b"x"), ("a.npy", npy(TEXT, b"a\0\0\0"))), "twice"),
     "bzip2": (archive(("a.npy", npy(U1, b"ab")), compression=zipfile.ZIP_BZIP2), "in an unusual way"),
-    "encrypted": (lying(GOOD, 8, b"\1\0"), "encrypted"),
-    "stored size lies": (lying(GOOD, 24, b"\xff\xff\0\0"), "in 70, need as many"),
-    "deflated size lies": (lying(DEFLATED, 24, b"\xff\xff\0\0"), "in 65467 bytes"),
-    "deflated bomb": (lying(DEFLATED, 24, b"\xf0\xff\xff\xff"), "inflates to"),
-    "compressed size lies": (lying(DEFLATED, 20, b"\xff\xff\0\0"), "leave the file"),
-    "offset lies": (lying(GOOD, 42, b"\5\0\0\0"), "damaged"),
+    "encrypted": (with_field(GOOD, 8, b"\1\0"), "encrypted"),
+    "stored size lies": (with_field(GOOD, 24, b"\xff\xff\0\0"), "in 70, need as many"),
+    "deflated size lies": (with_field(DEFLATED, 24, b"\xff\xff\0\0"), "in 65467 bytes"),
+    "deflated bomb": (with_field(DEFLATED, 24, b"\xf0\xff\xff\xff"), "inflates to"),
+    "compressed size lies": (with_field(DEFLATED, 20, b"\xff\xff\0\0"), "leave the file"),
+    "offset lies": (with_field(GOOD, 42, b"\5\0\0\0"), "damaged"),
     "checksum": (GOOD.replace(b"\nab", b"\nac"), "crc-32"),
 }  # fmt: skip
 
 
-@pytest.mark.rule("FIL-2")
-@pytest.mark.parametrize("case", HOSTILE_NPZ)
-def test_hostile_npz(tmp_path: Path, case: str) -> None:
-    data, why = HOSTILE_NPZ[case]
-    (tmp_path / "a.npz").write_bytes(data)
-    assert why in (text := refusal(tmp_path / "a.npz"))
+@pytest.mark.rule("FIL-1", "FIL-2")
+@pytest.mark.parametrize(
+    "suffix, rule, case",
+    [("safetensors", "FIL-1", case) for case in HOSTILE] + [("npz", "FIL-2", case) for case in HOSTILE_NPZ],
+)
+def test_hostile_files(tmp_path: Path, suffix: str, rule: str, case: str) -> None:
+    data, why = (HOSTILE if suffix == "safetensors" else HOSTILE_NPZ)[case]
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(data)
+    assert why in (text := refusal(path))
     assert len(text) < 500
-    assert "[FIL-2]" in text
+    assert f"[{rule}]" in text
 
 
 @pytest.mark.rule("FIL-2")

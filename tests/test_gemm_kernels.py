@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 
 import ml_dtypes
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import fp4ref
 import fp4ref.testing
-from fp4ref.cli import main
+from commands import folder_with, printed
 from fp4ref.conformance.families.products import cases as products
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict.product_runs import check
 from fp4ref.layout import STANDARD_LAYOUTS
+from operands_at_random import sides_of
 
 pytestmark = pytest.mark.slow  # each mutant is called on every case
 F = np.float32
@@ -328,17 +327,7 @@ def of_library(mode, spec, *, to="float32", layout="tiled_128x4"):
 
     @fp4ref.kernel(operation="gemm", inputs=names, outputs=("values",), scale_layout=layout, to=to)
     def gemm(*given):
-        of = dict(zip(names, given, strict=True))
-        sides = [
-            fp4ref.Quantized(
-                spec,
-                (of[count], of["depth"]),
-                "float32",
-                layout,
-                fp4ref.DirectionData(of[f"{name}_data"], of[f"{name}_scales"], of.get(f"{name}_amax")),
-            )
-            for name, count in (("a", "rows"), ("b", "columns"))
-        ]
+        sides = sides_of(spec, dict(zip(names, given, strict=True)), layout)
         return fp4ref.gemm(*sides, mode, dtype=to)
 
     return gemm
@@ -429,35 +418,28 @@ def wrong(*given):
 """
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "kernel.py").write_text(SOURCE)
-
-
-def run(line, status=0):
-    result = CliRunner().invoke(main, shlex.split(line))
-    assert result.exit_code == status, result.output
-    return result.output
+here = folder_with(SOURCE, "kernel.py")
 
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.rule("CNF-2", "GEM-13")
 def test_the_command():
-    text = run("verify --kernel kernel.py:gemm --spec nvfp4")
+    text = printed("verify --kernel kernel.py:gemm --spec nvfp4")
     assert "\nkernel.py:gemm: conforms to GEMM of nvfp4: no bit differs in " in f"\n{text}"
-    text = run("verify --kernel kernel.py:wrong --spec nvfp4 --family powers --family alpha", 1)
+    text = printed("verify --kernel kernel.py:wrong --spec nvfp4 --family powers --family alpha", 1)
     assert "wrong: " in text
     assert "powers-up d[0, 0]: got " in text
-    text = run("verify --kernel kernel.py:wrong --spec nvfp4 --json --case powers-up", 1)
+    text = printed("verify --kernel kernel.py:wrong --spec nvfp4 --json --case powers-up", 1)
     found = json.loads(text[text.index("{") :])
     assert found["verdict"] == "wrong"
     assert found["cases"] == 1
-    assert "no case 'powers-sideways'" in run("verify --kernel kernel.py:gemm --spec nvfp4 --case powers-sideways", 2)
-    refused = run("verify --kernel kernel.py:gemm --spec nvfp4 --save-case x.npz", 2)
+    assert "no case 'powers-sideways'" in printed(
+        "verify --kernel kernel.py:gemm --spec nvfp4 --case powers-sideways", 2
+    )
+    refused = printed("verify --kernel kernel.py:gemm --spec nvfp4 --save-case x.npz", 2)
     assert "--save-case: not for a gemm" in refused
-    refused = run("verify --kernel kernel.py:gemm --spec nvfp4 --level 1 --save-case x.npz", 2)
+    refused = printed("verify --kernel kernel.py:gemm --spec nvfp4 --level 1 --save-case x.npz", 2)
     assert "--level and --save-case: not for a gemm" in refused
-    assert "family 'element-ties' of gemm" in run(
+    assert "family 'element-ties' of gemm" in printed(
         "verify --kernel kernel.py:gemm --spec nvfp4 --family element-ties", 2
     )

@@ -12,15 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints_corpus import Export, of_layers
+from commands import convert
 from fp4ref.checkpoints import lint
 from fp4ref.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from fp4ref.checkpoints.compare import Sameness, compare
 from fp4ref.checkpoints.gguf_names import ARCHITECTURES, why_not
 from fp4ref.checkpoints.gguf_views import as_on_the_hub
 from fp4ref.checkpoints.manifest import manifest_of_checkpoint
-from fp4ref.checkpoints.transfer.converting import request_to_convert
 from fp4ref.checkpoints.transfer.gguf_units import rope_factors
-from fp4ref.checkpoints.transfer.running import run
 from fp4ref.errors import DomainError, FileError
 
 pytestmark = pytest.mark.rule("CNV-19")
@@ -81,12 +80,6 @@ def gpt_oss() -> Export:
     export = of_type("gpt-oss", "gpt_oss", num_experts_per_tok=2, sliding_window=128)
     export.put("model.layers.0.self_attn.sinks", "BF16", [0x3F80, 0x4000, 0xC000, 0x3E80])
     return export
-
-
-def convert(source: Path, target: Path, to: str, **settings: Any) -> dict[str, Any]:
-    manifest = run(request_to_convert(source, target, to=to, **settings))
-    assert manifest is not None
-    return manifest
 
 
 def written(export: Export, folder: Path, **settings: Any) -> Checkpoint:

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from checkpoints_corpus import of_layers
+from commands import convert
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.gguf_vocabulary import Vocabulary, vocabulary_of
-from fp4ref.checkpoints.transfer.converting import request_to_convert
-from fp4ref.checkpoints.transfer.running import run
 
 pytestmark = pytest.mark.rule("CNV-20")
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -218,8 +217,7 @@ def test_a_gguf_has_the_vocabulary_in_its_first_file(tmp_path: Path) -> None:
     export.config |= MODEL
     source = export.write(tmp_path / "source")
     (source / "tokenizer.json").write_text(json.dumps(PIECES))
-    manifest = run(request_to_convert(source, tmp_path / "gguf", to="gguf", shard_bytes=20_000))
-    assert manifest is not None
+    manifest = convert(source, tmp_path / "gguf", "gguf", shard_bytes=20_000)
     assert not [each for each in manifest["remarks"] if "vocabulary" in each]
     first, *others = open_checkpoint(tmp_path / "gguf").shards
     values = {key: first.read(*place) for key, place in first.entries.items()}
@@ -243,8 +241,7 @@ def test_a_gguf_has_the_vocabulary_in_its_first_file(tmp_path: Path) -> None:
 def test_a_gguf_without_vocabulary_says_why(tmp_path: Path) -> None:
     export = of_layers(1).CLEAN["modelopt-nvfp4"]()
     export.config |= MODEL
-    manifest = run(request_to_convert(export.write(tmp_path / "source"), tmp_path / "gguf", to="gguf"))
-    assert manifest is not None
+    manifest = convert(export.write(tmp_path / "source"), tmp_path / "gguf", "gguf")
     assert [each for each in manifest["remarks"] if each.endswith("no text; there is no tokenizer.json")]
     shard = open_checkpoint(tmp_path / "gguf").shards[0]
     assert shard.read(*shard.entries["tokenizer.ggml.model"]) == struct.pack("<I", 8) + text("no_vocab")

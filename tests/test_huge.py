@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import fp4ref
+from commands import GOOD, folder_with
 from fp4ref.cli import main
 from fp4ref.conformance.run import long_calls
 from fp4ref.conformance.run.huge_tile import PARTS, Size, plan
@@ -201,11 +202,6 @@ def test_what_it_does_not_apply_to_is_refused_by_name(settings, spec, message):
 
 KERNELS = """
 import os
-import fp4ref
-
-def good(x):
-    q = fp4ref.quantize(x, "nvfp4", backend="numpy")
-    return q.row.data, q.row.scales, q.row.amax
 
 def ends(x):
     os._exit(7)
@@ -226,10 +222,7 @@ def decode(data, scales, amax): ...
 """
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "kernels.py").write_text(KERNELS)
+here = folder_with(GOOD + KERNELS)
 
 
 @pytest.mark.slow

@@ -35,3 +35,12 @@ def test_heavy_tests_and_those_for_a_release_are_left_out_by_default(marks: str)
     every = dict.fromkeys(MARKS, False)
     assert not eval(chosen, {}, every | dict.fromkeys(marks.split(), True))
     assert eval(chosen, {}, every | {"slow": True})
+
+
+def test_the_heavy_step_finds_every_file_with_heavy_tests() -> None:
+    """It looks for the mark, or for the import of the module that sets it, so no other shared module may set it."""
+    (pattern,) = re.findall(r'grep -lE "([^"]+)" tests/test_\*\.py', TEXTS[".ci/run"])
+    shared = [path for path in (ROOT / "tests/common").glob("*.py") if "mark.heavy" in path.read_text("utf-8")]
+    assert [path.stem for path in shared] == ["covering"]
+    assert re.search(pattern, "from covering import few")
+    assert re.search(pattern, "@pytest.mark.heavy")

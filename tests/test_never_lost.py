@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import fp4ref
+from commands import fp4
 from covering import few
 from fp4ref import testing
 from fp4ref.arrays import INPUT_DTYPES
@@ -85,10 +86,6 @@ def test_a_diagnosis_without_time_says_so():
     assert found.where.startswith("in ")
 
 
-def run(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
 def broken(*_, **__):
     raise ValueError("broken on\npurpose")
 
@@ -124,9 +121,9 @@ def gemm(a_data, rows, columns):
 @pytest.mark.rule("CNF-10", "CNF-11", "CNF-69")
 def test_a_broken_diagnosis_of_a_dump_costs_the_diagnosis_only(tmp_path, monkeypatch):
     path, junit, page = write_wrong(tmp_path / "d.npz"), tmp_path / "r.xml", tmp_path / "r.html"
-    healthy = json.loads(run("verify", path, "--json", "--no-diagnosis").stdout)
+    healthy = json.loads(fp4("verify", path, "--json", "--no-diagnosis").stdout)
     monkeypatch.setattr(dump_diagnosis, "diagnose", broken)
-    text = run("verify", path, "--junit", junit, "--html", page)
+    text = fp4("verify", path, "--junit", junit, "--html", page)
     assert text.exit_code == 1
     headline, *lines = text.stdout.splitlines()
     assert headline.endswith(
@@ -135,7 +132,7 @@ def test_a_broken_diagnosis_of_a_dump_costs_the_diagnosis_only(tmp_path, monkeyp
     (line,) = [line for line in lines if line.startswith("internal error")]
     assert line.startswith("internal error, the diagnosis failed: ValueError: broken on purpose (test_never_lost.py:")
     assert "first mismatch" in text.stdout
-    found = json.loads(run("verify", path, "--json").stdout)
+    found = json.loads(fp4("verify", path, "--json").stdout)
     assert found["files"][0]["tensors"] == healthy["files"][0]["tensors"]
     assert found["files"][0]["explained"] == healthy["files"][0]["explained"] != []
     assert healthy["files"][0]["internal_errors"] == []
@@ -155,7 +152,7 @@ def test_broken_profiles_pictures_and_intermediates_cost_themselves_only(tmp_pat
     monkeypatch.setattr("fp4ref.conformance.verdict.dumps._profiles", broken)
     monkeypatch.setattr(html, "pictures", broken)
     monkeypatch.setattr("fp4ref.conformance.reports.intermediates.explained", broken)
-    found = run("verify", path, "--json", "--html", page, "--no-diagnosis")
+    found = fp4("verify", path, "--json", "--html", page, "--no-diagnosis")
     assert found.exit_code == 1
     record = json.loads(found.stdout)["files"][0]
     assert record["verdict"] == "wrong"
@@ -163,7 +160,7 @@ def test_broken_profiles_pictures_and_intermediates_cost_themselves_only(tmp_pat
     assert parts == ["comparison with profiles", "list of intermediate values"]
     assert "picture of w failed: ValueError" in page.read_text(encoding="utf-8")
     monkeypatch.setattr(view, "expected", broken)
-    (record,) = json.loads(run("verify", path, "--json", "--no-diagnosis").stdout)["files"]
+    (record,) = json.loads(fp4("verify", path, "--json", "--no-diagnosis").stdout)["files"]
     assert record["internal_errors"][-1]["part"] == "choice of tensors to show"
 
 
@@ -184,7 +181,7 @@ def test_a_broken_diagnosis_of_a_kernel_costs_the_diagnosis_only(
     kernel.write_text(KERNELS, encoding="utf-8")
     monkeypatch.setattr(module, name, broken)
     options = "--kernel", f"{kernel}:{operation}", "--spec", "nvfp4", "--family", family
-    found = run("verify", *options, "--junit", junit, "--html", page, "--json")
+    found = fp4("verify", *options, "--junit", junit, "--html", page, "--json")
     assert found.exit_code == 1, found.output
     record = json.loads(found.stdout)
     assert record["internal_errors"][0]["type"] == "ValueError"
@@ -209,7 +206,7 @@ def test_a_diagnosis_that_cannot_be_told_costs_itself_only(form, tmp_path, monke
         if hasattr(module, form):
             monkeypatch.setattr(module, form, broken)
     for more in ([], ["--json"]):
-        result = run("verify", path, "--diagnosis-seconds", "1", "--junit", junit, "--html", page, *more)
+        result = fp4("verify", path, "--diagnosis-seconds", "1", "--junit", junit, "--html", page, *more)
         assert result.exit_code == 1, result.output
         assert "the diagnosis failed (ValueError); differs from nvfp4 in 1 code" in result.stdout
     assert len(json.loads(result.stdout)["files"][0]["internal_errors"]) == 1
@@ -226,7 +223,7 @@ def test_a_report_that_cannot_be_written_costs_itself_only(tmp_path, monkeypatch
     path = write_wrong(tmp_path / "d.npz")
     monkeypatch.setattr("fp4ref.conformance.reports.junit.write", full)
     for more in ([], ["--json"]):
-        result = run("verify", path, "--no-diagnosis", "--junit", tmp_path / "r.xml", *more)
+        result = fp4("verify", path, "--no-diagnosis", "--junit", tmp_path / "r.xml", *more)
         assert result.exit_code == 2
         assert "differs from nvfp4 in 1 code" in result.stdout
         assert "No space left on device" in result.stderr
@@ -241,7 +238,7 @@ def test_the_verdict_on_products_outlives_a_report_that_cannot_be_written(more, 
     monkeypatch.setattr("fp4ref.cli.verify_statement.write_bytes", full)
     kernel = "--kernel", f"{tmp_path / 'k.py'}:gemm", "--spec", "nvfp4", "--family", "dense"
     files = "--junit", tmp_path / "r.xml", "--statement", tmp_path / "s.json"
-    result = run("verify", *kernel, "--no-diagnosis", *files, *more)
+    result = fp4("verify", *kernel, "--no-diagnosis", *files, *more)
     assert result.exit_code == 2
     assert "wrong" in result.stdout
     assert "No space left on device" in result.stderr
@@ -262,14 +259,14 @@ def test_a_broken_diagnosis_of_random_bits_costs_the_diagnosis_only(monkeypatch)
 @pytest.mark.rule("CNF-11")
 def test_an_unexpected_exception_has_a_status_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr("fp4ref.conformance.verdict.dumps._compared", broken)
-    found = run("verify", write_wrong(tmp_path / "d.npz"))
+    found = fp4("verify", write_wrong(tmp_path / "d.npz"))
     assert found.exit_code == 3
     assert not found.stdout
     (line,) = found.stderr.splitlines()
     assert line.startswith("fp4ref: internal error: ValueError: broken on purpose (test_never_lost.py:")
     assert "FP4REF_TRACEBACK=1" in line
     monkeypatch.setenv("FP4REF_TRACEBACK", "1")
-    assert "in broken" in run("verify", tmp_path / "d.npz").stderr
+    assert "in broken" in fp4("verify", tmp_path / "d.npz").stderr
 
 
 @pytest.mark.rule("CNF-109")
@@ -283,7 +280,7 @@ def test_a_file_that_fails_does_not_end_the_others(tmp_path, monkeypatch):
         return broken() if dump.name == "defect" else real(dump, *arguments, **options)
 
     monkeypatch.setattr(verifying, "_compared", failing)
-    found = run("verify", tmp_path, "--no-diagnosis", "--json", "--junit", junit)
+    found = fp4("verify", tmp_path, "--no-diagnosis", "--json", "--junit", junit)
     assert found.exit_code == 3
     files = json.loads(found.stdout)["files"]
     assert [file.get("verdict") for file in files] == ["wrong", None, None]
@@ -292,7 +289,7 @@ def test_a_file_that_fails_does_not_end_the_others(tmp_path, monkeypatch):
     assert "archive is damaged" in files[2]["error"]
     suites = ET.parse(junit).getroot()
     assert [suite.get("failures") for suite in suites] == ["2", "1", "1"]
-    text = run("verify", tmp_path, "--no-diagnosis")
+    text = fp4("verify", tmp_path, "--no-diagnosis")
     assert text.exit_code == 3
     assert "a.npz: wrong" in text.stdout
     assert len(text.stderr.splitlines()) == 2
@@ -314,13 +311,13 @@ def test_a_diagnosis_can_be_left_out_or_limited(tmp_path, monkeypatch):
     path, budgets = write_wrong(tmp_path / "d.npz"), []
     monkeypatch.setattr(dump_diagnosis, "diagnose", lambda *given: budgets.append(given[-1]) or broken())
     for option in (["--no-diagnosis"], ["--diagnosis-seconds", "0"]):
-        found = run("verify", path, *option)
+        found = fp4("verify", path, *option)
         assert found.exit_code == 1
         assert "\ndiagnosis" not in found.stdout
         assert "first mismatch" in found.stdout
     assert not budgets
-    run("verify", path, "--diagnosis-seconds", "1.5")
-    run("verify", path)
+    fp4("verify", path, "--diagnosis-seconds", "1.5")
+    fp4("verify", path)
     assert budgets == pytest.approx([1.5, dump_diagnosis.SECONDS], abs=0.1)  # what is left of it
 
 
@@ -334,12 +331,12 @@ def test_bits_of_an_input_are_read_as_the_type_that_is_named(dtype, tmp_path):
     np.savez(apart, data=row.data, scales=row.scales, amax=row.amax)
     np.savez(bits, x=x.view(np.uint16))
     for files in ([whole], [apart, "--input", bits]):
-        found = run("verify", *files, "--spec", "nvfp4", "--dtype", dtype)
+        found = fp4("verify", *files, "--spec", "nvfp4", "--dtype", dtype)
         assert found.exit_code == 0, found.output
         assert dtype in found.stdout
     other = "float16" if dtype == "bfloat16" else "bfloat16"
-    assert run("verify", whole, "--spec", "nvfp4", "--dtype", other, "--no-diagnosis").exit_code == 1
-    refused = run("verify", whole, "--spec", "nvfp4")
+    assert fp4("verify", whole, "--spec", "nvfp4", "--dtype", other, "--no-diagnosis").exit_code == 1
+    refused = fp4("verify", whole, "--spec", "nvfp4")
     assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1)
     assert "U16 bits and their dtype" in refused.stderr
 
@@ -348,7 +345,7 @@ def test_a_whole_model_that_conforms_is_one_line(tmp_path):
     x = normal(16, 32)
     q = fp4ref.quantize(x, "nvfp4", backend="numpy")
     write_dump(tmp_path / "m.npz", [Dump(f"layer.{number}", x, q) for number in range(13)])
-    found = run("verify", tmp_path / "m.npz")
+    found = fp4("verify", tmp_path / "m.npz")
     (line,) = found.stdout.splitlines()
     assert "m.npz: conforms to nvfp4; rests on 13 tensors, " in line
 
@@ -546,7 +543,7 @@ def require_complete(folder, dump, seconds, failing):
         old.unlink(missing_ok=True)
     changed = dump.write(path)
     options = "--limit", "5", "--diagnosis-seconds", str(seconds), "--junit", junit, "--html", page
-    found = run("verify", path, "--json", *options)
+    found = fp4("verify", path, "--json", *options)
     assert found.exit_code in ({0, 1} if not changed or dump.damage is narrowed_input else {1}), (dump, found.output)
     (record,) = json.loads(found.stdout)["files"]
     failed = [error["traceback"] for error in record["internal_errors"]]

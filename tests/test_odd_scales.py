@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from checkpoints_corpus import of_layers
+from commands import fp4
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.convention import Direction, ScaleWay
 from fp4ref.checkpoints.float_scales import FloatScales
 from fp4ref.checkpoints.shards import Shard
 from fp4ref.checkpoints.transfer.scales import Cost, StoredScale
-from fp4ref.cli import main
 
 corpus = of_layers(1)
 MODULE = "model.layers.0.mlp.down_proj"
@@ -28,10 +27,6 @@ ROLES = [
     ("compressed-nvfp4", "input_global_scale", "modelopt"),
     ("torchao-nvfp4", "_weight_per_tensor_scale", "compressed-tensors"),
 ]
-
-
-def fp4(*arguments: Any) -> Result:
-    return CliRunner().invoke(main, [*map(str, arguments)])
 
 
 def export_with(export: str, suffix: str, value: float, folder: Path) -> Path:

@@ -137,23 +137,26 @@ def test_wrong_transforms_are_named(wrong, name):
     assert name in [names for item in found.explanations for names in item.names]
 
 
-@pytest.mark.rule("CNF-1")
-@pytest.mark.parametrize("kernel", KERNELS["RIGHT"].values(), ids=KERNELS["RIGHT"])
-def test_right_kernels_conform(kernel):
+def made_anew(kernel):
+    """Return a function that makes a kernel for each call."""
+
     def called(*given):
         return kernel()(*given)
 
-    assert report(called, kernel.spec, **KERNELS["declared"](kernel)).ok
+    return called
+
+
+@pytest.mark.rule("CNF-1")
+@pytest.mark.parametrize("kernel", KERNELS["RIGHT"].values(), ids=KERNELS["RIGHT"])
+def test_right_kernels_conform(kernel):
+    assert report(made_anew(kernel), kernel.spec, **KERNELS["declared"](kernel)).ok
 
 
 @pytest.mark.slow  # pairs of mistakes
 @pytest.mark.rule("CNF-2")
 @pytest.mark.parametrize("kernel, names", few([*KERNELS["OPERATIONS"].values()], 6), ids=KERNELS["OPERATIONS"])
 def test_wrong_kernels_are_named_first(kernel, names):
-    def called(*given):
-        return kernel()(*given)
-
-    found = report(called, kernel.spec, **KERNELS["declared"](kernel))
+    found = report(made_anew(kernel), kernel.spec, **KERNELS["declared"](kernel))
     assert not found.ok
     first = found.diagnosis.explanations[0].names
     assert len(first) == len(names)
@@ -164,10 +167,7 @@ def test_wrong_kernels_are_named_first(kernel, names):
 @pytest.mark.rule("CNF-2", "CNF-28")
 @pytest.mark.parametrize("kernel, names, says", few([*MORE["OPERATIONS"].values()], 7), ids=MORE["OPERATIONS"])
 def test_wrong_dequantizers_are_said(kernel, names, says):
-    def called(*given):
-        return kernel()(*given)
-
-    found = report(called, kernel.spec, **MORE["declared"](kernel))
+    found = report(made_anew(kernel), kernel.spec, **MORE["declared"](kernel))
     first = found.diagnosis.explanations[0].names
     assert re.search(says, found.headline), found.headline
     assert [name.startswith(wanted) for name, wanted in zip(first, names, strict=True)] == [True] * len(names)
@@ -176,10 +176,7 @@ def test_wrong_dequantizers_are_said(kernel, names, says):
 @pytest.mark.rule("CNF-1")
 @pytest.mark.parametrize("kernel", MORE["RIGHT"].values(), ids=MORE["RIGHT"])
 def test_right_dequantizers_conform(kernel):
-    def called(*given):
-        return kernel()(*given)
-
-    assert report(called, kernel.spec, **MORE["declared"](kernel)).ok
+    assert report(made_anew(kernel), kernel.spec, **MORE["declared"](kernel)).ok
 
 
 @pytest.mark.heavy  # tries all mistakes, as the next one does

@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 import fp4ref
+from commands import folder_with
 from fp4ref.cli import common, main
 from fp4ref.conformance.run import process, waiting
 from fp4ref.errors import BackendError
@@ -89,11 +90,7 @@ def forks_and_raises(x):
 """
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "kernels.py").write_text(KERNELS)
-    return tmp_path
+here = folder_with(KERNELS)
 
 
 def command(name: str, *more: str) -> list[str]:

@@ -33,10 +33,7 @@ from fp4ref.proof import (
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
 from fp4ref.proof.python_sources import find_module
-
-
-def decided(name: str):
-    return claims()[name].decide(lambda done: None)
+from refuting import decided
 
 
 def test_a_wrong_key_of_the_golden_table_is_refuted(monkeypatch):

@@ -16,12 +16,9 @@ from fp4ref.model import quantize as model
 from fp4ref.proof import blocks, mx_scales, whole
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
+from refuting import decided
 
 FLT_MAX = np.float32(np.finfo("f").max)
-
-
-def decided(name):
-    return claims()[name].decide(lambda done: None)
 
 
 @pytest.fixture
@@ -47,10 +44,6 @@ def one_code(table, code):
 
 def swapped(data):
     return (data >> 4 | data << 4).astype(np.uint8)
-
-
-def half_up(values):
-    return values.view(np.uint32).astype(np.uint32) + 0x8000 & 0xFFFF0000
 
 
 GOLDEN = {  # mistake: object, name, its replacement made of what it was, and the claim

@@ -310,3 +310,10 @@ def start(thing: Derived):
     assert found["fp4ref.none:LIMIT"] == "LIMIT: int = 4\nLIMIT += 1"
     assert "TABLE[one] = LOW" in found["fp4ref.none:TABLE"]
     assert sources.total({"a": "1"}) != sources.total({"a": "2"})
+
+
+def test_claims_about_torch_and_a_gpu_need_torch():
+    for claim in claims().values():
+        on_gpu = claim.subject is ClaimSubject.CUDA
+        assert not (on_gpu or claim.subject is ClaimSubject.TORCH) or claim.needs == "torch", claim.name
+        assert claim.long or not on_gpu, claim.name

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import shutil
 from fractions import Fraction
 from functools import partial
 
 import numpy as np
 import pytest
 
-import fp4ref_numerics
-from covering import few
+from covering import few, heavy_or_release
 from fp4ref import api, arguments, arrays, formats, hadamard, philox, plans, repeats
 from fp4ref import arithmetic as ar
 from fp4ref.formats import codec as codec_module
@@ -32,11 +30,12 @@ from fp4ref.proof import (
 )
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
-from fp4ref_cpu import build
+from refuting import decided, planted, replaced
 from tests.test_proof_parts_mistakes import NATIVE_PARTS, PYTHON_PARTS
 from tests.test_proof_places_mistakes import NATIVE_PLACES, PYTHON_PLACES
 from tests.test_proof_theorems_mistakes import REFUTED
 
+__all__ = ["planted"]  # a fixture
 SUMS = ("codec.h", "0x1p23f + 2.0f", "0x1p23f + 3.0f")
 ADDED = ("codec.h", "binade + ((unsigned)shift << 23)", "binade + ((unsigned)(shift + 1) << 23)")
 SUBNORMAL_VALUES = ("codec.h", "(normal - power_of_two(-Format::bias)) * 2.0f", "normal - power_of_two(-Format::bias)")
@@ -136,41 +135,10 @@ NATIVE = {  # claim: file of the header, text, its replacement
 }
 
 
-def decided(name):
-    return claims()[name].decide(lambda done: None)
-
-
-@pytest.fixture
-def planted(monkeypatch, tmp_path):
-    """Return a function that replaces a text of the shared header for this test."""
-    folder = tmp_path / "include"
-    shutil.copytree(fp4ref_numerics.INCLUDE, folder)
-
-    def forget():
-        for module in (build, *(importlib.import_module(f"fp4ref_cpu.{name}") for name in ("quantizing", "reading"))):
-            for part in vars(module).values():
-                if hasattr(part, "cache_clear"):
-                    part.cache_clear()
-
-    def plant(file: str, right: str, wrong: str) -> None:
-        path = folder / "fp4ref" / file
-        text = path.read_text()
-        assert right in text
-        path.write_text(text.replace(right, wrong))
-        monkeypatch.setattr(fp4ref_numerics, "INCLUDE", folder)
-        forget()
-
-    yield plant
-    monkeypatch.undo()
-    forget()
-
-
 HEAVY = ("encode-e4m3/header", "factor/header", "over-6/header", "hadamard-signs/header")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.heavy if name in HEAVY else pytest.mark.release) for name in NATIVE]
-)
+@heavy_or_release(NATIVE, HEAVY)
 def test_a_mistake_in_the_header_is_refuted(name, planted):
     planted(*NATIVE[name])
     assert decided(name).witness
@@ -212,11 +180,6 @@ def changed(owner, name, change):
 
 
 USERS = ("quantize", "dequantize", "arithmetic", "codecs")
-
-
-def replaced(owner, name, wrong):
-    """Return a planter that puts another function or constant in the place of one."""
-    return lambda patch: patch.setattr(importlib.import_module(owner) if isinstance(owner, str) else owner, name, wrong)
 
 
 def in_arithmetic(record, name, wrong):

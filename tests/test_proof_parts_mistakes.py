@@ -9,13 +9,14 @@ import textwrap
 
 import pytest
 
+from covering import heavy_or_release
 from fp4ref import four_over_six
 from fp4ref.proof import addition_trees, blocks, concerned, past_largest, six_bit_calls, special_blocks
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.product_sums import LARGE
-from tests.test_proof_places_mistakes import decided, planted_places
+from refuting import decided, planted
 
-__all__ = ["planted_places"]  # a fixture
+__all__ = ["planted"]  # a fixture
 
 SEARCH = "const bool better = of_second[l] < of_first[l];"
 ENCODING = "const float g = min_number(S::scale_max * S::element_max / A, FLOAT_MAX);"
@@ -25,7 +26,6 @@ WALKED = (
 )
 WALKED_BACK = "for (int block = BLOCKS; block--;) {\n            if (column + block * W >= job.columns) continue;\n"
 BLOCKS_BACK = ("csrc/gemm.h", WALKED, f"{WALKED_BACK}            const sum_type")
-NAN_IGNORED = ("magnitude > INFINITE || magnitude", "magnitude >= INFINITE || magnitude")
 RCEIL = "return a * (1.0f / S::element_max); }\n};\nstruct rceil_cast_only"
 MASKED = ("hadamard.h", "Signs >> i & 1u", "Signs >> (i ^ (i == 14)) & 1u")
 ZEROS = ("hadamard.h", "y[i][l] = y[i][l] + 0.0f;", "y[i][l] = y[i][l];")
@@ -120,12 +120,9 @@ NATIVE_PARTS = {  # claim: file of the cpu backend or of the header, text, its r
 COMPILED_QUICKLY = ("random-block/header",)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.heavy if n in COMPILED_QUICKLY else pytest.mark.release) for n in NATIVE_PARTS],
-)
-def test_a_mistake_in_a_native_part_is_refuted(name, planted_places):
-    planted_places(*NATIVE_PARTS[name])
+@heavy_or_release(NATIVE_PARTS, COMPILED_QUICKLY)
+def test_a_mistake_in_a_native_part_is_refuted(name, planted):
+    planted(*NATIVE_PARTS[name])
     assert decided(name).witness
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-import fp4ref_numerics
+from covering import heavy_or_release
 from fp4ref import multiply, random_source, repeats
 from fp4ref.conformance.judge import binomial, compare
 from fp4ref.conformance.judge import products as judged
@@ -18,18 +17,14 @@ from fp4ref.conformance.oracle import hadamard as bounds
 from fp4ref.layout import strides
 from fp4ref.layout import value as layouts
 from fp4ref.operands import Counters
-from fp4ref.proof.catalogue import claims
-from fp4ref_cpu import build
+from refuting import decided, other_member, planted, replaced
 
+__all__ = ["planted"]  # a fixture
 CUTS = ("nvfp4", "nvfp4-2d", "nvfp4-rht", "mxfp4", "mxfp8-2d")
 PARTS = ("nvfp4", "nvfp4-2d", "nvfp4-4over6", "nvfp4-sr", "mxfp8-e4m3", "mxfp8-2d")
 LAYOUTS = ("linear", "linear_padded", "tiled_128x4", "tiled_8x4")
 SUBJECTS = ("golden", "cpu", "torch")
 OF_ROWS = ("row-scaled", "amax-kept")
-
-
-def decided(name):
-    return claims()[name].decide(lambda done: None)
 
 
 # C++: claim: file of the cpu backend or of the shared header, text, its replacement
@@ -69,44 +64,12 @@ NATIVE_PLACES = {
 }
 
 
-@pytest.fixture
-def planted_places(monkeypatch, tmp_path):
-    """Return a function that replaces a text of the cpu backend or of the shared header for this test."""
-    header, sources = tmp_path / "include", tmp_path / "csrc"
-    shutil.copytree(fp4ref_numerics.INCLUDE, header)
-    shutil.copytree(build.SOURCES, sources)
-
-    def forget():
-        names = ("quantizing", "reading", "randoms", "gemm", "operations")
-        for module in (build, *(importlib.import_module(f"fp4ref_cpu.{name}") for name in names)):
-            for part in vars(module).values():
-                if hasattr(part, "cache_clear"):
-                    part.cache_clear()
-
-    def plant(file, right, wrong):
-        path = tmp_path / file if file.startswith("csrc/") else header / "fp4ref" / file
-        text = path.read_text()
-        assert right in text
-        path.write_text(text.replace(right, wrong))
-        monkeypatch.setattr(fp4ref_numerics, "INCLUDE", header)
-        monkeypatch.setattr(build, "SOURCES", sources)
-        monkeypatch.setattr(repeats, "_repeats", {})  # no call is one that another test made
-        forget()
-
-    yield plant
-    monkeypatch.undo()
-    forget()
-
-
 COMPILED_QUICKLY = ("hadamard-order/header",)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.heavy if n in COMPILED_QUICKLY else pytest.mark.release) for n in NATIVE_PLACES],
-)
-def test_a_mistake_of_places_in_native_code_is_refuted(name, planted_places):
-    planted_places(*NATIVE_PLACES[name])
+@heavy_or_release(NATIVE_PLACES, COMPILED_QUICKLY)
+def test_a_mistake_of_places_in_native_code_is_refuted(name, planted):
+    planted(*NATIVE_PLACES[name])
     assert decided(name).witness
 
 
@@ -130,15 +93,6 @@ def method(owner, name, wrong):
     def plant(patch):
         right = getattr(owner, name)
         patch.setattr(owner, name, lambda self, *given, **named: wrong(self, right, *given, **named))
-
-    return plant
-
-
-def constant(owner, name, wrong):
-    """Return a planter of another constant."""
-
-    def plant(patch):
-        patch.setattr(importlib.import_module(owner) if isinstance(owner, str) else owner, name, wrong)
 
     return plant
 
@@ -203,14 +157,6 @@ def filled_with_zeros(right, values, axes, part):
 
 def padded_with_zeros(right, x, widths, value=0):
     return right(x, widths)
-
-
-def other_member(right, *given, **named):
-    """Let the third member of a group have another code."""
-    found = right(*given, **named)
-    for part in [part for q in found[2:3] for part in (q.row, q.column) if part is not None and part.data.size]:
-        part.data[-1, -1] ^= 1
-    return found
 
 
 def even_scales(self, right, scales):
@@ -358,16 +304,16 @@ PYTHON_PLACES = {
     },
     "group-members-nvfp4/golden": instead("fp4ref.proof.group_calls", "quantize_grouped", other_member),
     "given-amax/golden": instead("fp4ref.api", "given_amax", any_amax),
-    "hadamard-order/golden": constant("fp4ref.hadamard", "STRIDES", (2, 1, 4, 8)),
-    "hadamard-inverse/golden": constant("fp4ref.hadamard", "STRIDES", (8, 4, 2, 1)),
+    "hadamard-order/golden": replaced("fp4ref.hadamard", "STRIDES", (2, 1, 4, 8)),
+    "hadamard-inverse/golden": replaced("fp4ref.hadamard", "STRIDES", (8, 4, 2, 1)),
     **{
         f"hadamard-{name}/torch": instead("fp4ref_torch.hadamard", "_butterfly", lambda right, x: right(x * 4) * 0.25)
         for name in ("order", "inverse")
     },
     "hadamard-interval/formula": instead(bounds, "interval", one_order),
-    "sum-interval/formula": constant(judged, "UNIT", 2.0**-24),
-    **{f"random-counters/{of}": constant(random_source, "Counters", narrow_counters) for of in ("golden", "torch")},
-    **{f"random-parts/{of}": constant(random_source, "Counters", first_block) for of in ("golden", "torch")},
+    "sum-interval/formula": replaced(judged, "UNIT", 2.0**-24),
+    **{f"random-counters/{of}": replaced(random_source, "Counters", narrow_counters) for of in ("golden", "torch")},
+    **{f"random-parts/{of}": replaced(random_source, "Counters", first_block) for of in ("golden", "torch")},
     "count-intervals/formula": instead(binomial, "_largest", lambda right, *given: right(*given) - 1),
     "product-amaxes/golden": instead("fp4ref.model.epilogue", "_row_scaled", by_one_product),
     "product-amaxes/torch": instead("fp4ref_torch.gemm", "finish", other_order),

@@ -10,13 +10,9 @@ from fp4ref import formats
 from fp4ref.formats import codec as codec_module
 from fp4ref.model import backend
 from fp4ref.proof import other_codes, theorems_again, theorems_fp8
-from fp4ref.proof.catalogue import claims
 from fp4ref.theorems import moving
 from fp4ref.theorems.returning import evaluate
-
-
-def decided(name):
-    return claims()[name].decide(lambda done: None)
+from refuting import decided
 
 
 @pytest.mark.rule("E2M3-2", "E3M2-2", "INT8-2", "UE4M3-2", "UE5M3-2")

@@ -7,16 +7,12 @@ import sys
 
 import pytest
 
+from commands import GOOD
 from fp4ref import conformance
 
 pytest_plugins = "pytester"
 pytestmark = pytest.mark.slow
 KERNELS = """
-import fp4ref
-
-def good(x):
-    q = fp4ref.quantize(x, "nvfp4", backend="numpy")
-    return q.row.data, q.row.scales, q.row.amax
 
 def swapped(x):
     data, scales, amax = good(x)
@@ -60,7 +56,7 @@ def suite(pytester, imported, monkeypatch):
     monkeypatch.delitem(sys.modules, "kernels", raising=False)  # another test's
 
     def run(text: str, *options: str, fresh: bool = False) -> pytest.RunResult:
-        pytester.makepyfile(kernels=KERNELS, test_kernels=text)
+        pytester.makepyfile(kernels=GOOD + KERNELS, test_kernels=text)
         pytester.makeini("[pytest]\naddopts = --strict-markers\nfilterwarnings = error")
         run = pytester.runpytest_subprocess if fresh else pytester.runpytest_inprocess
         return run("-p", "no:cacheprovider", "-p", "no:xdist", *options)

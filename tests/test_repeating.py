@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import fp4ref
+from commands import GOOD, good
 from fp4ref.cli import main
 from fp4ref.conformance import families
 from fp4ref.conformance.run.repeating import repeated
@@ -20,11 +21,6 @@ from fp4ref.conformance.subjects.subject import Declaration, Job, Output, golden
 from fp4ref.testing import assert_conforms
 
 NVFP4 = fp4ref.NVFP4
-
-
-def good(x):
-    q = fp4ref.quantize(x, "nvfp4", backend="numpy")
-    return q.row.data, q.row.scales, q.row.amax
 
 
 @pytest.mark.rule("CNF-67")
@@ -51,15 +47,10 @@ def test_a_call_that_changes_what_an_earlier_one_returned():
 KERNELS = """
 import itertools
 import numpy as np
-import fp4ref
 
 KEPT = {}
 LARGEST = [np.float32(0)]
 COUNT = itertools.count()
-
-def good(x):
-    q = fp4ref.quantize(x, "nvfp4", backend="numpy")
-    return q.row.data, q.row.scales, q.row.amax
 
 def cached_by_shape(x):
     return KEPT.setdefault(x.shape, good(x))
@@ -95,7 +86,7 @@ def remembers_a_product(*parts):
 
 
 def verify(folder, name: str, *more: str) -> tuple[int, dict]:
-    (folder / "kernels.py").write_text(KERNELS)
+    (folder / "kernels.py").write_text(GOOD + KERNELS)
     line = ["verify", "--kernel", f"{folder / 'kernels.py'}:{name}", "--spec", "nvfp4", "--json", *more]
     done = CliRunner().invoke(main, line)
     return done.exit_code, json.loads(done.stdout)

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import fp4ref
+from commands import good
 from covering import few
 from fp4ref.cli import main
 from fp4ref.cli.common import print_lines
@@ -359,10 +360,6 @@ def test_xml_counts_what_it_holds(tmp_path):
 
 
 def test_a_kernel_that_conforms_has_no_failure(tmp_path):
-    def good(x):
-        q = fp4ref.quantize(x, "nvfp4", backend="numpy")
-        return q.row.data, q.row.scales, q.row.amax
-
     found = kernel_view(good)
     junit.write(tmp_path / "report.xml", [found])
     root = ET.parse(tmp_path / "report.xml").getroot()

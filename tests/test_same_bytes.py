@@ -1,11 +1,13 @@
 """The comparison that tests of a device use, on the host: every byte that a rule decides, and no other."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import fp4ref
 from fp4ref.layout import Layout
-from same_bytes import same
+from same_bytes import same, whole
 
 ROWS, COLUMNS = 5, 3  # of the scales of a 5 x 40 tensor in blocks of 16
 
@@ -60,3 +62,17 @@ def test_a_layout_with_unspecified_bytes_needs_the_sizes():
     expected = fp4ref.quantize(x, "nvfp4", scale_layout="linear_padded", backend="numpy").row
     with pytest.raises(AssertionError, match="pass the scales' sizes"):
         same(expected, expected, "linear_padded", "no sizes")
+
+
+@pytest.mark.parametrize("direction", ["row", "column"])
+def test_every_byte_of_a_whole_is_compared(direction):
+    q = fp4ref.quantize(np.full((5, 16), np.nan, np.float32), "nvfp4", "both", backend="numpy")
+    part = getattr(q, direction)
+    whole(q, dataclasses.replace(q, **{direction: part._replace(amax=-part.amax)}))  # NaN of the other sign
+    for field, wrong in (("data", part.data ^ 1), ("scales", part.scales ^ 1), ("amax", np.float32([1]))):
+        changed = part._replace(**{field: wrong})
+        with pytest.raises(AssertionError, match=rf"{direction}.{field}: .* differ"):
+            whole(q, dataclasses.replace(q, **{direction: changed}))
+    for lacking in (None, part._replace(amax=None)):
+        with pytest.raises(AssertionError, match=direction):
+            whole(q, dataclasses.replace(q, **{direction: lacking}))

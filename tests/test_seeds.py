@@ -20,6 +20,7 @@ from fp4ref.conformance.subjects.subject import Declaration, Subject
 from fp4ref.conformance.verdict.product_runs import check
 from fp4ref.errors import FileError
 from fp4ref.formats import STOCHASTIC_E2M1
+from operands_at_random import sides_of
 
 NVFP4 = fp4ref.NVFP4
 STOCHASTIC = NVFP4.replace(name="stochastic", element=STOCHASTIC_E2M1)
@@ -238,17 +239,7 @@ def product_of(spec, calls=10**9):
         seen.append(given)
         if len(seen) > calls:
             raise KeyboardInterrupt
-        of = dict(zip(names, given, strict=True))
-        sides = [
-            fp4ref.Quantized(
-                spec,
-                (of[count], of["depth"]),
-                "float32",
-                "linear",
-                fp4ref.DirectionData(of[f"{name}_data"], of[f"{name}_scales"], of.get(f"{name}_amax")),
-            )
-            for name, count in (("a", "rows"), ("b", "columns"))
-        ]
+        sides = sides_of(spec, dict(zip(names, given, strict=True)))
         return fp4ref.gemm(*sides, "fast", backend="numpy")
 
     return Subject("kernel", Declaration(operation="gemm", inputs=names, outputs=("values",)), kernel)

@@ -14,21 +14,17 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import packings, philox, rules
+from fp4ref import packings, philox
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.dumps.files import read_dump
 from fp4ref.errors import Fp4Error
 from fp4ref.formats import CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, Format, FormatWithSecondZero
 from fp4ref.layout import Layout
 from fp4ref.specs import OWN
-from fp4ref.standard.tables import codes_of, number_of, tables
+from fp4ref.standard.tables import codes_of, number_of
+from standard_rules import RULES, rows_of
 
 F = np.float32
-RULES = rules.defined()
-
-
-def rows_of(rule, number=0):
-    return tables(RULES[rule].text)[number][1:]
 
 
 def refused(rule, call, *given, **named):

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import formats, four_over_six, hadamard, packing, packings, rules
+from fp4ref import formats, four_over_six, hadamard, packing, packings
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.oracle import hadamard as exact
 from fp4ref.errors import Fp4Error
 from fp4ref.spec_root import spec_root
 from fp4ref.standard import formulas, made
 from fp4ref.standard.tables import number_of
+from standard_rules import RULES
 
 F = np.float32
-RULES = rules.defined()
 EVERY_BYTE = np.arange(256, dtype=np.uint8)
 
 

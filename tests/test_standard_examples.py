@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import formats, four_over_six, packing, packings, rules
+from fp4ref import formats, four_over_six, packing, packings
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.oracle import quantizer as oracle
@@ -26,9 +26,9 @@ from fp4ref.spec_root import spec_root
 from fp4ref.standard import formulas
 from fp4ref.standard.tables import codes_of, number_of, tables
 from standard_codecs import CODECS
+from standard_rules import RULES, same_bits
 
 F = np.float32
-RULES = rules.defined()
 X = "0.1 -0.2 0.3 0.4 0.5 -0.6 0.7 0.8 0.9 1 1.1 1.2 -1.3 1.4 1.5 1.6"
 
 
@@ -41,10 +41,6 @@ def read(rule, number=0):
 def across(rule, number=0):
     """A table whose first column names its rows: {name: cells}."""
     return {row[0]: row[1:] for row in tables(RULES[rule].text)[number]}
-
-
-def same_bits(got, expected):
-    assert np.asarray(got, F).view(np.uint32).tolist() == np.asarray(expected, F).view(np.uint32).tolist()
 
 
 # Chapter 01

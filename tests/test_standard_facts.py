@@ -6,9 +6,7 @@ import re
 
 import pytest
 
-from fp4ref import rules
-
-RULES = rules.defined()
+from standard_rules import RULES
 
 SENTENCES, WORDS, ALL_WORDS = 5, 90, 250
 BLOCK = re.compile(r"(?:- |\* |\d+\. |\||>|<!-- )")

@@ -14,19 +14,15 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import rules
+from file_bytes import archive, safetensors, with_field
 from fp4ref.conformance.dumps.files import read_dump
 from fp4ref.errors import FileError, Fp4Error
 from fp4ref.files import DTYPES, open_tensors
 from fp4ref.spec_root import spec_root
 from fp4ref.standard.tables import tables
+from standard_rules import RULES, rows_of
 
-RULES = rules.defined()
 NPY_HEAD = b"{'descr': '|u1', 'fortran_order': False, 'shape': (2,), }\n"
-
-
-def rows_of(rule, number=0):
-    return tables(RULES[rule].text)[number][1:]
 
 
 def parts_of(rule):
@@ -44,11 +40,6 @@ def read_all(path, data=None):
 def first_dump(path, **given):
     with read_dump(path, **given) as file:
         return file[0]
-
-
-def safetensors(header, data=b"", length=None):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text) if length is None else length) + text + data
 
 
 def held(**changes):
@@ -88,22 +79,8 @@ def test_conditions_of_safetensors(tmp_path):
                 read_all(path, data)
 
 
-def archive(*members, compression=zipfile.ZIP_STORED):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", compression) as file:
-        for name, data in members:
-            file.writestr(name, data)
-    return buffer.getvalue()
-
-
 def npy(header=NPY_HEAD, data=b"ab"):
     return b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + data
-
-
-def with_field(data, offset, value):
-    """An archive with another field in the first record of its directory."""
-    start = data.index(b"PK\1\2") + offset
-    return data[:start] + value + data[start + len(value) :]
 
 
 STORED = archive(("a.npy", npy()))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import hadamard, packings, rules
+from fp4ref import hadamard, packings
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.oracle import quantizer as oracle
@@ -19,21 +19,13 @@ from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2
 from fp4ref.model.quantize import constants
 from fp4ref.standard import formulas
 from fp4ref.standard.tables import codes_of, number_of, tables
+from standard_rules import RULES, integers, rows_of
 
 F = np.float32
-RULES = rules.defined()
-
-
-def rows_of(rule, number=0):
-    return tables(RULES[rule].text)[number][1:]
 
 
 def head_of(rule, number=0):
     return tables(RULES[rule].text)[number][0]
-
-
-def integers(text):
-    return [int(word.replace(",", "")) for word in re.findall(r"\d[\d,]*\d|\d", text)]
 
 
 def plain(cell):

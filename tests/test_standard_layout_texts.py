@@ -13,21 +13,12 @@ from fp4ref import packings, rules
 from fp4ref.errors import Fp4Error
 from fp4ref.layout.registry import STANDARD_LAYOUTS
 from fp4ref.standard.tables import tables
-
-RULES = rules.defined()
-
-
-def text_of(rule):
-    return RULES[rule].text
+from standard_rules import integers, text_of
 
 
 def spans(rule):
     """The code spans of a rule that are texts of layouts."""
     return [span for span in re.findall("`([^`]*)`", text_of(rule)) if re.match(r"[a-z]\(", span)]
-
-
-def numbers(text):
-    return [int(word.replace(",", "")) for word in re.findall(r"\d[\d,]*\d|\d", text)]
 
 
 def offset_of(text, index, sizes):
@@ -40,7 +31,7 @@ def test_texts_of_layouts_in_the_prose():
     digits, below = (span for span in spans("LAY-13") if span not in {form.text for form in STANDARD_LAYOUTS})
     (m, k, at) = re.search(r"Scale \((\d+), (\d+)\) is stored at .*= (\d+)", text_of("LAY-13")).groups()
     assert offset_of(digits, [int(m), int(k)], (32, 8)) == int(at)
-    assert offset_of(below, [0, 4], (300, 8)) == numbers(re.search(r"3 × 512 = (\S+)\.", text_of("LAY-13"))[1])[0]
+    assert offset_of(below, [0, 4], (300, 8)) == integers(re.search(r"3 × 512 = (\S+)\.", text_of("LAY-13"))[1])[0]
     (text,) = spans("LAY-15")
     buffer = fp4ref.Layout("it", text).from_linear(np.uint8([[9]])).ravel().tolist()
     shown, count = re.search(r"stored as ((?:[0-9A-F]{2} )+)and then (\d+) bytes 7F", text_of("LAY-15")).groups()
@@ -62,7 +53,7 @@ def test_texts_of_layouts_in_the_prose():
     height, width, served = re.search(r"of a (\d+) × (\d+) block serves (\d+) rows", text_of("LAY-20")).groups()
     assert height == width == served == re.search(r"one scale for each (\d+) rows", text_of("LAY-20"))[1]
     (text,), (padded,) = spans("LAY-20"), spans("LAY-48")
-    m, k, rows, high, columns, at = numbers(
+    m, k, rows, high, columns, at = integers(
         re.search(
             r"for each (\d+) rows: \((\d+), (\d)\) of (\d+) × (\d) scales is stored at (\d)", text_of("LAY-20")
         ).expand(r"\2 \3 \1 \4 \5 \6")
@@ -88,14 +79,14 @@ def test_tables_of_runs():
         form = fp4ref.Layout("it", text.strip("`"))
         sizes = tuple(int(word) for word in array.split(" × "))
         at = form.offsets(list(np.indices(sizes)), sizes).ravel().tolist()
-        assert at == numbers(places)
-        assert list(form.padded_shape(*sizes)) == numbers(buffer.replace(",", " ").strip("[]"))
+        assert at == integers(places)
+        assert list(form.padded_shape(*sizes)) == integers(buffer.replace(",", " ").strip("[]"))
         units = np.arange(1, 1 + len(at), dtype=np.uint8).reshape(sizes)
         stored = form.from_linear(units).ravel()
         assert stored[at].tolist() == units.ravel().tolist()
-        assert np.flatnonzero(stored == 0).tolist() == ([] if gaps == "none" else numbers(gaps))
+        assert np.flatnonzero(stored == 0).tolist() == ([] if gaps == "none" else integers(gaps))
     words = " ".join(text_of("LAY-21").split())
-    begin, place, run, left, right, moved, after, whole = numbers(
+    begin, place, run, left, right, moved, after, whole = integers(
         " ".join(
             re.search(
                 r"begins at unit (\d), place (\d) of run (\d), which moves to (\d) \+ (\d) = (\d); units is (\d) "
@@ -262,7 +253,7 @@ def test_texts_that_the_rules_of_the_grammar_show(rule):
 @pytest.mark.example("LAY-28", "LAY-29", "LAY-39")
 def test_what_clauses_say_and_what_is_printed():
     text = re.search(r"`(n\(\*\) h\(\*\).*?)`", text_of("LAY-39"))[1]
-    n, h, i, j, factor, size, at = numbers(
+    n, h, i, j, factor, size, at = integers(
         " ".join(
             re.search(
                 r"and (\d) × (\d) units, unit \((\d), (\d)\) is stored at (\d+) × (\d) = (\d+)", text_of("LAY-39")
@@ -292,7 +283,7 @@ def digits_of(index, radices):
 def test_digits_and_rests_in_the_prose():
     words = " ".join(text_of("LAY-30").split())
     ((m, *of_m), (k, *of_k)) = (
-        numbers(" ".join(found))
+        integers(" ".join(found))
         for found in re.findall(r"[Ii]ndex (\d+) of [mk](?: has)? the digits (\d), (\d) and (\d)", words)
     )
     assert (digits_of(m, (16, 2, 3)), digits_of(k, (4, 2, 3))) == (of_m, of_k)
@@ -327,7 +318,7 @@ def test_sizes_and_shapes_in_the_prose():
     for name, array, shape in tables(text_of("LAY-33"))[0][1:]:
         sizes = tuple(int(word) for word in array.split(" × "))
         form = fp4ref.LAYOUTS[name.strip("`")]
-        assert list(form.padded_shape(*sizes)) == numbers(shape.replace(",", " "))
+        assert list(form.padded_shape(*sizes)) == integers(shape.replace(",", " "))
         assert form.from_linear(np.ones(sizes, np.uint8)).size == np.prod(form.padded_shape(*sizes))
     name, axes, start, stop = re.search(
         r"`(.*?)`, which has (\d) axes, has no range such as rows (\d):(\d)", text_of("LAY-36")
@@ -402,7 +393,7 @@ def test_unspecified_units_in_the_prose():
         name, sizes = shown.strip("`"), tuple(int(word) for word in array.split(" × "))
         form = fp4ref.LAYOUTS[name] if name in fp4ref.LAYOUTS else fp4ref.Layout("it", name)
         mask = form.compared(*sizes)
-        assert (mask.size, int(mask.sum())) == (*numbers(units), int(compared)) == (mask.size, np.prod(sizes))
+        assert (mask.size, int(mask.sum())) == (*integers(units), int(compared)) == (mask.size, np.prod(sizes))
     one, name, first, rest, fill = re.search(
         r"One scale (\d) is stored in `(.*?)` as (\d\d) and then (\d+) bytes (\d\d)", text_of("LAY-38")
     ).groups()
@@ -430,17 +421,17 @@ def test_the_units_of_a_buffer_that_is_one_row():
         run = 3 if any(clause.startswith("table 2,0,1") for clause in clauses) else 1
         base = next((int(clause[5:]) for clause in clauses if clause.startswith("base ")), 0)
         expected = [-(-stride // run) * run, -(-end // run) * run + base]
-        assert numbers(counts.replace(",", " ")) == expected
+        assert integers(counts.replace(",", " ")) == expected
         form = fp4ref.Layout("it", text)
         assert form.padded_shape(*sizes) == (1, max(expected))
-        assert numbers(shape.replace(",", " ")) == [1, max(expected)]
+        assert integers(shape.replace(",", " ")) == [1, max(expected)]
     assert "units is 0 if an axis has the size 0" in text_of("LAY-40")
     empty = [row for row in tables(text_of("LAY-40"))[0][1:] if row[2].startswith("none")]
     assert len(empty) == 2
     for text, array, _, shape in empty:
         sizes = tuple(int(word) for word in array.split(" × "))
         found = fp4ref.Layout("it", text.strip("`")).padded_shape(*sizes)
-        assert list(found) == numbers(shape.replace(",", " "))
+        assert list(found) == integers(shape.replace(",", " "))
 
 
 @pytest.mark.rule("LAY-41", "LAY-46", "LAY-47")
@@ -462,7 +453,7 @@ def test_gaps_and_shared_places_in_the_prose():
     for words, result in cases:
         scales = np.zeros((int(rows), int(columns)), np.uint8)
         for part in re.findall(r"\d+ at [^a-z]+(?:to [^a-z]+)?", words):
-            value, m, k, *last = numbers(part.replace(",", " "))
+            value, m, k, *last = integers(part.replace(",", " "))
             scales[m : (last[0] if last else m) + 1, k] = value
         if result == "written":
             assert form.to_linear(form.from_linear(scales), *scales.shape).tolist() == scales.tolist()

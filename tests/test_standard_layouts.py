@@ -18,14 +18,10 @@ from fp4ref.layout.registry import STANDARD_LAYOUTS
 from fp4ref.spec_root import spec_root
 from fp4ref.standard import made, offsets
 from fp4ref.standard.tables import tables
+from standard_rules import RULES, integers, text_of
 
-RULES = rules.defined()
 LAYOUTS = {form.name: form for form in (*STANDARD_LAYOUTS, *(entry.layout for entry in (*SCALES, *OTHER_DATA)))}
 PACKINGS = {form.name: form for form in (*packings.STANDARD_PACKINGS, *(entry.layout for entry in CODES))}
-
-
-def text_of(rule):
-    return RULES[rule].text
 
 
 def made_rows(name):
@@ -193,10 +189,6 @@ def test_the_sentences_of_a_named_layout_give_its_buffer(rule, name):
     assert set(written) <= {9, 0}
 
 
-def numbers(text):
-    return [int(word.replace(",", "")) for word in re.findall(r"\d[\d,]*\d|\d", text)]
-
-
 @pytest.mark.rule("LAY-8", "LAY-9", "LAY-11", "LAY-12")
 @pytest.mark.example("LAY-8", "LAY-9", "LAY-11", "LAY-12")
 def test_groups_and_pieces_in_the_prose():
@@ -205,8 +197,8 @@ def test_groups_and_pieces_in_the_prose():
         None,
     )
     members = [tuple(map(int, pair)) for pair in re.findall(r"(\d+) × (\d+)", tiled[1])]
-    assert LAYOUTS["tiled_128x4"].group_offsets(members) == [*numbers(tiled[2]), *numbers(tiled[3])]
-    linear = numbers(tiled[4].split("start at")[1])
+    assert LAYOUTS["tiled_128x4"].group_offsets(members) == [*integers(tiled[2]), *integers(tiled[3])]
+    linear = integers(tiled[4].split("start at")[1])
     assert LAYOUTS["linear"].group_offsets(members) == linear
     form, columns = LAYOUTS["tiled_128x4"], (8, 3)
     wide = text_of("LAY-9").split("For 300")[1:]
@@ -277,12 +269,12 @@ def test_ranges_in_the_tables():
             count += 1
     assert count == 5
     (name,) = re.findall("`(.*?)`", text_of("LAY-52"))
-    start, stop, rows, columns, first, end, *other = numbers(re.sub(r"`.*?`", "", text_of("LAY-52").split("\n\n")[1]))
+    start, stop, rows, columns, first, end, *other = integers(re.sub(r"`.*?`", "", text_of("LAY-52").split("\n\n")[1]))
     assert LAYOUTS[name].row_range(start, stop, rows, columns) == slice(first, end) == slice(0, 0)
     assert LAYOUTS[name].row_range(*other) == slice(0, 0)
     head, *cases = tables(text_of("LAY-53"))[0]
     for array, rows, one in cases:
-        sizes, ends = numbers(array.replace("×", " ")), numbers(rows.replace(":", " "))
+        sizes, ends = integers(array.replace("×", " ")), integers(rows.replace(":", " "))
         if one.startswith("yes"):
             assert layout_of(head[0]).row_range(*ends, *sizes).stop
         else:
@@ -306,7 +298,7 @@ def test_members_of_groups_in_the_tables():
     form = LAYOUTS[re.search("`(.*?)`", head[0])[1]]
     members = [tuple(map(int, pair)) for pair in re.findall(r"(\d) × (\d)", head[1])]
     for starts, shown, size in cases:
-        assert form.group_offsets(members, starts.strip("`")) == [*numbers(shown.replace(",", " ")), int(size)]
+        assert form.group_offsets(members, starts.strip("`")) == [*integers(shown.replace(",", " ")), int(size)]
         assert form.group_offsets([], starts.strip("`")) == [0]
     served = []
     for shown, group, result in tables(text_of("LAY-55"))[0][1:]:
@@ -373,7 +365,7 @@ def test_names_and_shapes_in_the_tables():
             assert fp4ref.quantize(x, "nvfp4", scale_layout=name).scale_layout == name
     read = []
     for shown, array, buffer, result in tables(text_of("LAY-60"))[0][1:]:
-        sizes, shape = numbers(array.replace("×", " ")), numbers(buffer.replace(",", " "))
+        sizes, shape = integers(array.replace("×", " ")), integers(buffer.replace(",", " "))
         read.append(result)
         if result == "read":
             assert layout_of(shown).to_linear(np.zeros(shape, np.uint8), *sizes).shape == tuple(sizes)

@@ -13,7 +13,7 @@ import pytest
 
 import fp4ref
 import fp4ref.model.quantize
-from fp4ref import formats, hadamard, rules
+from fp4ref import formats, hadamard
 from fp4ref.catalogue import PROFILES
 from fp4ref.spec_root import spec_root
 from fp4ref.specs import OWN
@@ -21,19 +21,15 @@ from fp4ref.standard import formulas, made
 from fp4ref.standard.examples import VOLUME_1
 from fp4ref.standard.tables import codes_of, number_of, tables
 from standard_codecs import CODECS
+from standard_rules import RULES, text_of
 
 F = np.float32
-RULES = rules.defined()
 WORDS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "seven": 7, "eight": 8}
 
 
 def chapter(number):
     """The text of a chapter of volume 1, without its generated parts."""
     return made.MADE.sub("", next(spec_root().glob(f"{number}-*.md")).read_text("utf-8"))
-
-
-def text_of(rule):
-    return RULES[rule].text
 
 
 def heading(rule):

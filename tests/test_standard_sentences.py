@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import struct
-import zipfile
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import formats, four_over_six, packing, packings, rules
+from file_bytes import archive
+from fp4ref import formats, four_over_six, packing, packings
 from fp4ref.conformance.judge import stochastic
 from fp4ref.errors import FileError, Fp4Error
 from fp4ref.files import open_tensors
@@ -22,9 +21,9 @@ from fp4ref.spec_root import spec_root
 from fp4ref.specs import OWN
 from fp4ref.standard import formulas
 from fp4ref.standard.tables import codes_of, number_of, tables
+from standard_rules import RULES
 
 F = np.float32
-RULES = rules.defined()
 
 
 def prose(rule):
@@ -412,14 +411,6 @@ def npy(header, version=1):
     return b"\x93NUMPY" + bytes([version, 0]) + head + header + b"ab"
 
 
-def archive(members):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file:
-        for name, data in members:
-            file.writestr(name, data)
-    return buffer.getvalue()
-
-
 @pytest.mark.rule("FIL-1", "FIL-2", "FIL-5", "FIL-11", "FIL-12")
 @pytest.mark.example("FIL-1", "FIL-2", "FIL-5", "FIL-12")
 def test_the_limits_of_files(tmp_path, monkeypatch):
@@ -465,13 +456,13 @@ def test_the_limits_of_files(tmp_path, monkeypatch):
     (header_max,) = integers(r"a header of at most ([\d,]+) bytes", "FIL-2")
     text = b"{'descr': '|u1', 'fortran_order': False, 'shape': (2,), }"
     for version in range(first, last + 1):
-        assert read_all(path, archive([("a.npy", npy(text, version))]))["a"].tobytes() == b"ab"
+        assert read_all(path, archive(("a.npy", npy(text, version))))["a"].tobytes() == b"ab"
     for version in (first - 1, last + 1):
         with pytest.raises(FileError, match="FIL-2"):
-            read_all(path, archive([("a.npy", npy(text, version))]))
-    assert read_all(path, archive([("a.npy", npy(text.ljust(header_max), 2))]))["a"].size == 2
+            read_all(path, archive(("a.npy", npy(text, version))))
+    assert read_all(path, archive(("a.npy", npy(text.ljust(header_max), 2))))["a"].size == 2
     with pytest.raises(FileError, match="FIL-2"):
-        read_all(path, archive([("a.npy", npy(text.ljust(header_max + 1), 2))]))
+        read_all(path, archive(("a.npy", npy(text.ljust(header_max + 1), 2))))
     members, inflated, metadata = found(
         r"at most 2\^(\d+), no name and no metadata twice.*declares at most 2\^(\d+) bytes.*"
         r" metadata NAME, .*at most ([\d,]+) bytes",
@@ -483,7 +474,7 @@ def test_the_limits_of_files(tmp_path, monkeypatch):
     assert [int(word.replace(",", "")) for word in texts] == [length] * 2 == [limits.TEXT_MAX] * 2
     monkeypatch.setattr(limits, "MEMBERS_MAX", 1)
     with pytest.raises(FileError, match="FIL-2"):
-        read_all(path, archive([("a.npy", npy(text)), ("b.npy", npy(text))]))
+        read_all(path, archive(("a.npy", npy(text)), ("b.npy", npy(text))))
 
 
 # Chapter 15

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import rules
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.conformance.dumps.files import read_dump
 from fp4ref.conformance.verdict.stochastic import Level
@@ -27,13 +26,9 @@ from fp4ref.layout import LAYOUTS
 from fp4ref.model.quantize import constants
 from fp4ref.model.tiles import widen
 from fp4ref.standard.tables import codes_of, number_of, tables
+from standard_rules import RULES, rows_of
 
 F = np.float32
-RULES = rules.defined()
-
-
-def rows_of(rule, number=0):
-    return tables(RULES[rule].text)[number][1:]
 
 
 def record_of(name):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import formats, four_over_six, hadamard, packings, philox, rules
+from fp4ref import formats, four_over_six, hadamard, packings, philox
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.oracle import quantizer as oracle
 from fp4ref.conformance.oracle import rationals
@@ -19,19 +19,11 @@ from fp4ref.layout.field_data import CODES
 from fp4ref.spec_json import differences
 from fp4ref.standard import formulas
 from fp4ref.standard.tables import codes_of, number_of, tables
+from standard_rules import RULES, rows_of, same_bits
 
 F = np.float32
-RULES = rules.defined()
 WORDS = {"sixteen": 16, "thirty-two": 32}
 NEGATIVE_NAN = np.array(0xFFC00000, np.uint32).view(F)
-
-
-def rows_of(rule, number=0):
-    return tables(RULES[rule].text)[number][1:]
-
-
-def same_bits(got, expected):
-    assert np.asarray(got, F).view(np.uint32).tolist() == np.asarray(expected, F).view(np.uint32).tolist()
 
 
 def block_of(words, width):

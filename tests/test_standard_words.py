@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import formats, hadamard, rules
+from fp4ref import formats, hadamard
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.judge import binomial, hypergeometric
@@ -21,17 +21,9 @@ from fp4ref.spec_json import differences
 from fp4ref.spec_root import spec_root
 from fp4ref.standard import formulas
 from fp4ref.standard.tables import codes_of, number_of, tables
+from standard_rules import RULES, rows_of, same_bits
 
 F = np.float32
-RULES = rules.defined()
-
-
-def rows_of(rule, number=0):
-    return tables(RULES[rule].text)[number][1:]
-
-
-def same_bits(got, expected):
-    assert np.asarray(got, F).view(np.uint32).tolist() == np.asarray(expected, F).view(np.uint32).tolist()
 
 
 def named(cell):

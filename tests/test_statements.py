@@ -5,18 +5,17 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import shlex
 from collections import Counter
 from pathlib import Path
 
 import jsonschema
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import fp4ref
+from commands import folder_with, printed
 from fp4ref.catalogue import PROFILES
-from fp4ref.cli import main, verify_backends
+from fp4ref.cli import verify_backends
 from fp4ref.conformance.selfcheck.report import SelfCheckReport
 from fp4ref.conformance.vectors.text import Mismatch
 from fp4ref.conformance.verdict.levels import cited
@@ -54,21 +53,11 @@ def gemm(a, sa, ma, b, sb, mb):
 FEW = "--family normal --family axes --family minus-zero --no-diagnosis"
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "kernels.py").write_text(KERNELS)
-    return tmp_path
-
-
-def run(line: str, status: int = 0) -> str:
-    result = CliRunner().invoke(main, shlex.split(line))
-    assert result.exit_code == status, result.output
-    return result.output
+here = folder_with(KERNELS)
 
 
 def stated(name: str, status: int, more: str = FEW, spec: str = "nvfp4") -> dict:
-    run(f"verify --kernel kernels.py:{name} --spec {spec} {more} --statement s.json", status)
+    printed(f"verify --kernel kernels.py:{name} --spec {spec} {more} --statement s.json", status)
     return json.loads(Path("s.json").read_text(encoding="utf-8"))
 
 
@@ -78,7 +67,7 @@ def test_a_statement_does_not_depend_on_what_failed_before(here, monkeypatch):
     monkeypatch.setenv("FP4REF_CACHE_DIR", str(here / "cache"))
     first = stated("rare", 1)
     assert first["found"]["failing"]
-    run(f"verify --kernel kernels.py:rare --spec nvfp4 {FEW} --seed 7", 1)
+    printed(f"verify --kernel kernels.py:rare --spec nvfp4 {FEW} --seed 7", 1)
     assert stated("rare", 1)["digest"] == first["digest"]
     other = stated("rare", 1, f"{FEW} --seed 7")
     assert [(record["found"]["seed"], record["found"]["seeds"]) for record in (first, other)] == [(0, 1), (7, 1)]
@@ -98,14 +87,14 @@ def test_statements_of_kernels(here):
     assert found["coverage"]["cases"] == found["cases"] > 5
     assert {"time", "processor", "compilers", "devices"} <= set(record["beside"])
     assert record["beside"]["files"] == {"kernels.py": hashlib.sha256(KERNELS.encode()).hexdigest()}
-    text = run("statement check s.json")
+    text = printed("statement check s.json")
     assert text.startswith(f"s.json: holds; kernels.py:good conforms to nvfp4: {found['cases']} cases, 0 fail\n")
     assert (
         "as far as was tried: fp4ref spec 1.0, nvfp4, quantize, row\n    but for an amax that a caller gives\n" in text
     )
     (here / "other").mkdir()
     (here / "other" / "kernels.py").write_text("# the same\n" + KERNELS)
-    run(f"verify --kernel other/kernels.py:good --spec nvfp4 {FEW} --statement t.json")
+    printed(f"verify --kernel other/kernels.py:good --spec nvfp4 {FEW} --statement t.json")
     assert json.loads((here / "t.json").read_text())["digest"] == record["digest"]
 
 
@@ -122,8 +111,8 @@ def test_statements_of_wrong_kernels_name_what_fails(here):
     reasons = {each["case"]: each["reason"] for each in found["known_failures"]}
     assert reasons["normal/1/f32/row"] == "nibbles"
     assert set(reasons.values()) <= {"nibbles", "K must be whole"}
-    assert "does not conform to nvfp4" in run("statement check s.json")
-    assert json.loads(run("statement check s.json --json"))["problems"] == []
+    assert "does not conform to nvfp4" in printed("statement check s.json")
+    assert json.loads(printed("statement check s.json --json"))["problems"] == []
 
 
 @pytest.mark.slow
@@ -133,16 +122,16 @@ def test_statements_of_products_and_dumps(here):
     assert (found["seed"], found["seeds"]) == (5, 1)
     assert [each["kind"] for each in found["findings"]] == ["raised"]
     assert found["findings"][0]["count"] == found["cases"] == len(found["failing"])
-    assert "holds" in run("statement check s.json")
+    assert "holds" in printed("statement check s.json")
     x = np.random.default_rng(0).standard_normal((32, 48)).astype(np.float32)
     q = fp4ref.quantize(x, "nvfp4")
     for name, data, status in (("right", q.row.data, 0), ("wrong", q.row.data ^ 1, 1)):
         np.savez(f"{name}.npz", x=x, data=data, scales=q.row.scales, amax=q.row.amax)
-        run(f"verify {name}.npz --spec nvfp4 --layout linear --no-diagnosis --statement s.json", status)
+        printed(f"verify {name}.npz --spec nvfp4 --layout linear --no-diagnosis --statement s.json", status)
         found = json.loads((here / "s.json").read_text())["found"]
         assert found["subject"]["sha256"] == hashlib.sha256((here / f"{name}.npz").read_bytes()).hexdigest()
         assert (found["conforms"], found["cases"], len(found["failing"])) == (not status, 1, status)
-        assert "holds" in run("statement check s.json")
+        assert "holds" in printed("statement check s.json")
 
 
 @pytest.mark.rule("CNF-18")
@@ -169,7 +158,7 @@ def test_what_is_refused(here, line, message):
     (here / "known.txt").write_text("a text of another kind")
     (here / "later.json").write_text('{"fp4ref_statement": 2, "found": {}}')
     (here / "nan.json").write_text('{"fp4ref_statement": 1, "found": {"a": NaN}}')
-    text = run(line, 2)
+    text = printed(line, 2)
     assert message in text
     assert len(text.splitlines()) <= 4
 
@@ -187,10 +176,10 @@ def test_the_statement_on_backends_leaves_the_machine_out(here, monkeypatch):
     monkeypatch.setattr(verify_backends.selfcheck, "run", checked)
     wrong, reasons, records = [], ["no driver", "no device", "no driver"], []
     for _ in range(2):
-        run("verify --statement b.json --subject-version 7")
+        printed("verify --statement b.json --subject-version 7")
         records.append(read(Path("b.json")))
     wrong.append("numpy")
-    run("verify --statement b.json --subject-version 7", 1)
+    printed("verify --statement b.json --subject-version 7", 1)
     records.append(read(Path("b.json")))
     assert [problems(record) for record in records] == [[], [], []]
     assert records[0]["digest"] == records[1]["digest"] != records[2]["digest"]
@@ -368,7 +357,7 @@ def test_a_changed_file_fails_with_1_and_a_cut_one_with_2(here):
     text = json.dumps(whole())
     for content, status in ((text, 0), (text.replace('"codes": 7', '"codes": 8'), 1), (text[:-9], 2)):
         (here / "s.json").write_text(content)
-        run("statement check s.json", status)
+        printed("statement check s.json", status)
 
 
 @pytest.mark.rule("CNF-108")

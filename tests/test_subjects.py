@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fp4ref
+from commands import GOOD
 from covering import few
 from fp4ref.conformance import families
 from fp4ref.conformance.judge import cases as judge
@@ -30,11 +31,6 @@ FEW = ["normal", "ragged", "layout", "minus-zero", "overflow"]
 KERNELS = """
 import ctypes, os, time
 import numpy as np
-import fp4ref
-
-def good(x):
-    q = fp4ref.quantize(x, "nvfp4", backend="numpy")
-    return q.row.data, q.row.scales, q.row.amax
 
 def crash(x):
     if x.shape == (3, 17):
@@ -65,7 +61,7 @@ value = 7
 @pytest.fixture
 def kernels(tmp_path) -> Path:
     path = tmp_path / "kernels.py"
-    path.write_text(KERNELS)
+    path.write_text(GOOD + KERNELS)
     return path
 
 
@@ -447,8 +443,9 @@ def test_breakdowns_are_findings(kernels, name, kind, text):
 def test_a_kernel_that_prints_does_no_harm(kernels):
     subject = runner.subject(f"{kernels}:chatty")
     found = list(runner.run(subject, families.cases(NVFP4, families=["normal"], dtypes=["float32"])))
+    line = 1 + (GOOD + KERNELS).splitlines().index("    input()")
     assert {run.outcome.finding.text for run in found} == {
-        "EOFError: EOF when reading a line (kernels.py:25 in chatty)"
+        f"EOFError: EOF when reading a line (kernels.py:{line} in chatty)"
     }
 
 

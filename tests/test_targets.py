@@ -7,15 +7,20 @@ import resource
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import fp4ref
+from commands import fp4
 from covering import few
 from fp4ref.cli import main
+from fp4ref.cli.verify_choice import Reporting
+from fp4ref.cli.verify_pages import Pages
 from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.errors import FileError
 from fp4ref.files import targets, write_tensors
@@ -24,10 +29,6 @@ from fp4ref.files.targets import replacing, write_bytes
 
 FULL = Path("/dev/full")
 FOREIGN = b"\x00 seventeen years of notes \xff"
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def write_wrong(path):
@@ -77,20 +78,20 @@ def target_of(name):
 def test_a_file_of_another_kind_stays_and_the_last_result_is_replaced(here, name):
     target, command = here / target_of(name), WRITERS[name].split()
     target.write_bytes(FOREIGN)
-    refused = run(*command)
+    refused = fp4(*command)
     assert refused.exit_code == 2, refused.output
     (line,) = refused.stderr.splitlines()
     assert f"{target.name}: an existing file that is not " in line
     assert line.endswith("need another name, or --force [FIL-6]")
     assert target.read_bytes() == FOREIGN
-    assert run(*command, "--force").exit_code < 2
+    assert fp4(*command, "--force").exit_code < 2
     first = target.read_bytes()
     assert first != FOREIGN
-    again = run(*command)  # the same kind
+    again = fp4(*command)  # the same kind
     assert again.exit_code < 2, again.output
     assert sorted(path.name for path in here.iterdir()) == sorted(["d.npz", "x.safetensors", "spec.json", target.name])
     target.write_bytes(b"")
-    assert run(*command).exit_code < 2
+    assert fp4(*command).exit_code < 2
 
 
 @pytest.mark.rule("FIL-6", "FIL-41")
@@ -98,17 +99,17 @@ def test_a_file_of_another_kind_stays_and_the_last_result_is_replaced(here, name
 @pytest.mark.parametrize("name", FOLDERS)
 def test_files_of_another_kind_stay_in_folders_too(here, name):
     command, files = FOLDERS[name]
-    assert run(*command.split()).exit_code == 0
-    assert run(*command.split()).exit_code == 0
+    assert fp4(*command.split()).exit_code == 0
+    assert fp4(*command.split()).exit_code == 0
     for file in files:
         target = here / "out" / file
         content = target.read_bytes()
         target.write_bytes(FOREIGN)
         if file.endswith(".bin"):
             (here / "out/SHA256SUMS").unlink()
-        refused = run(*command.split())
+        refused = fp4(*command.split())
         assert (refused.exit_code, target.read_bytes()) == (2, FOREIGN), refused.output
-        assert run(*command.split(), "--force").exit_code == 0
+        assert fp4(*command.split(), "--force").exit_code == 0
         assert target.read_bytes() == content
 
 
@@ -117,11 +118,11 @@ def test_a_model_is_not_taken_for_a_dump(here):
     other = np.arange(4, dtype=np.float32)
     write_tensors(here / "model.safetensors", [("w", "F32", (4,))], {}, [other])
     before = (here / "model.safetensors").read_bytes()
-    assert run("quantize", "x.safetensors", "-o", "model.safetensors").exit_code == 2
+    assert fp4("quantize", "x.safetensors", "-o", "model.safetensors").exit_code == 2
     assert (here / "model.safetensors").read_bytes() == before
     np.savez(here / "mine.npz", data=np.zeros((4, 8), np.uint8))
-    assert run("quantize", "x.safetensors", "-o", "mine.npz").exit_code == 2
-    assert run("verify", "d.npz", "--no-diagnosis", "--save-case", "mine.npz").exit_code == 2
+    assert fp4("quantize", "x.safetensors", "-o", "mine.npz").exit_code == 2
+    assert fp4("verify", "d.npz", "--no-diagnosis", "--save-case", "mine.npz").exit_code == 2
 
 
 READERS = {
@@ -157,7 +158,7 @@ def test_nothing_that_is_read_is_overwritten_even_by_force(here, name, link):
         command = command.replace(target, source)
     else:
         (here / target).symlink_to(source) if link == "symlink" else (here / target).hardlink_to(source)
-    found = run(*command.split(), "--force")
+    found = fp4(*command.split(), "--force")
     assert found.exit_code == 2, found.output
     assert "the file that is read, need another one [FIL-10]" in found.stderr
     assert (here / source).read_bytes() == before
@@ -165,7 +166,7 @@ def test_nothing_that_is_read_is_overwritten_even_by_force(here, name, link):
 
 @pytest.mark.rule("FIL-4")
 def test_two_reports_are_two_files(here):
-    assert "r for both --junit and --html" in run("verify", "d.npz", "--junit", "r", "--html", "r").stderr
+    assert "r for both --junit and --html" in fp4("verify", "d.npz", "--junit", "r", "--html", "r").stderr
 
 
 def limited():
@@ -177,14 +178,14 @@ def limited():
 @pytest.mark.parametrize("name", ["junit", "html", "save-case", "gen", "explore", "diagram-svg", "quantize", "report"])
 def test_a_full_disk_names_the_file_and_leaves_the_old_one(here, name, monkeypatch):
     target, command = here / target_of(name), WRITERS[name].split()
-    assert run(*command).exit_code < 2
+    assert fp4(*command).exit_code < 2
     before = target.read_bytes()
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(targets.os, "fsync", full)
-    found = run(*command)
+    found = fp4(*command)
     assert (found.exit_code, target.read_bytes()) == (2, before), found.output
     (line,) = found.stderr.splitlines()
     assert line == f"fp4ref: write {target.name}: no space left on device, need a place to write [FIL-4]"
@@ -196,7 +197,7 @@ def test_a_full_disk_names_the_file_and_leaves_the_old_one(here, name, monkeypat
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")
 def test_a_device_that_is_full_and_a_file_that_may_not_grow(here):
     assert (
-        "write /dev/full: no space left on device" in run("diagram", "blocks", "--as", "svg", "-o", "/dev/full").stderr
+        "write /dev/full: no space left on device" in fp4("diagram", "blocks", "--as", "svg", "-o", "/dev/full").stderr
     )
     program = [sys.executable, "-m", "fp4ref"]
     found = subprocess.run(
@@ -213,7 +214,7 @@ def test_a_device_that_is_full_and_a_file_that_may_not_grow(here):
 
 @pytest.mark.rule("FIL-4")
 def test_a_folder_that_cannot_be_written_is_named(here):
-    found = run("diagram", "blocks", "-o", "/proc/a.svg")
+    found = fp4("diagram", "blocks", "-o", "/proc/a.svg")
     assert found.exit_code == 2
     assert "write /proc/a.svg: no such file or directory" in found.stderr
     with pytest.raises(FileError, match="existing folder"):
@@ -281,3 +282,17 @@ def test_pipes_are_written_directly(tmp_path):
     os.mkfifo(tmp_path / "pipe.npz")
     with pytest.raises(FileError, match="directory or device"):  # places in an archive are sought
         write_tensors(tmp_path / "pipe.npz", [], {}, [])
+
+
+@pytest.mark.rule("CNF-110")
+@pytest.mark.parametrize("as_json, shown", [(True, '"verdict": 1'), (False, "the text")])
+def test_a_report_is_shown_before_what_could_not_be_written(as_json, shown, capsys):
+    def refused(what):
+        raise FileError("verify", f"no {what}", "a folder", "FIL-4")
+
+    choice = Reporting(as_json=as_json, pages=Pages(html=Path("r.html")), statement=object())
+    report = SimpleNamespace(to_json=lambda: {"verdict": 1})
+    for state, first in ((lambda *_: refused("statement"), "no statement"), (None, "no page")):
+        with pytest.raises(FileError, match=first):
+            choice.deliver(report, partial(print, "the text"), lambda _: refused("page"), state)
+        assert shown in capsys.readouterr().out

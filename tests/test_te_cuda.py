@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fp4ref import te  # noqa: E402
+from te_samples import sample  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -20,10 +21,6 @@ QUANTIZERS = {
     "mxfp8": te.MXFP8Quantizer,
     "float8": te.Float8CurrentScalingQuantizer,
 }
-
-
-def sample(*shape, seed=0, dtype=torch.bfloat16):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 @pytest.mark.rule("TEL-3", "TEL-4")

@@ -8,10 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
-import torch.multiprocessing as mp  # noqa: E402
 
 from fp4ref import te  # noqa: E402
 from fp4ref.te import quantizer_factory_zoo  # noqa: E402
+from te_samples import of_two_processes  # noqa: E402
 
 RECIPES = {
     "nvfp4": lambda: te.recipe.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True),
@@ -100,11 +100,7 @@ def test_one_process_has_the_whole(tmp_path):
 @pytest.mark.slow
 @pytest.mark.rule("TEL-15")
 def test_fully_sharded_training_is_the_whole_one(tmp_path):
-    context = mp.get_context("spawn")
-    with context.Manager() as manager:
-        results = manager.dict()
-        mp.spawn(_member, args=(str(tmp_path / "store"), results), nprocs=2)
-        gathered = dict(results)
+    gathered = of_two_processes(_member, tmp_path)
     for rank in range(2):
         for name, kind in PACKED.items():
             assert gathered[name, True, rank] == (kind, True, [True, True]), name

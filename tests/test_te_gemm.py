@@ -18,6 +18,7 @@ from fp4ref.te import (  # noqa: E402
     generic_gemm,
 )
 from fp4ref.te import Float8CurrentScalingQuantizer as Float8Quantizer  # noqa: E402
+from te_samples import sample  # noqa: E402
 
 M, N, K = 64, 96, 128
 # layout: shapes of A and B, the directions that lie along the contraction, and how B and A multiply
@@ -26,10 +27,6 @@ LAYOUTS = {
     "NN": ((N, K), (M, N), ("column", "row")),
     "NT": ((M, K), (M, N), ("column", "column")),
 }
-
-
-def sample(*shape, seed=0, dtype=torch.bfloat16):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def operand(x, spec, direction):

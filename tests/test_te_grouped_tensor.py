@@ -6,12 +6,9 @@ torch = pytest.importorskip("torch")
 
 from fp4ref import te  # noqa: E402
 from fp4ref.errors import Fp4Error  # noqa: E402
+from te_samples import sample  # noqa: E402
 
 BF16 = torch.bfloat16
-
-
-def sample(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(BF16)
 
 
 @pytest.mark.rule("TEL-53", "TEL-85")

@@ -7,7 +7,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
-import torch.multiprocessing as mp  # noqa: E402
 
 from fp4ref import te  # noqa: E402
 from fp4ref.te import (  # noqa: E402
@@ -18,6 +17,7 @@ from fp4ref.te import (  # noqa: E402
     group_quantize,
     split_quantize,
 )
+from te_samples import of_two_processes  # noqa: E402
 
 RHT = {"with_rht": True, "with_post_rht_amax": True}
 
@@ -168,11 +168,7 @@ def _member(rank, address, results):
 @pytest.mark.slow
 @pytest.mark.rule("TEL-10")
 def test_shards_with_a_reduced_amax_are_the_whole(tmp_path):
-    context = mp.get_context("spawn")
-    with context.Manager() as manager:
-        results = manager.dict()
-        mp.spawn(_member, args=(str(tmp_path / "store"), results), nprocs=2)
-        gathered = dict(results)
+    gathered = of_two_processes(_member, tmp_path)
     for number, (settings, sizes) in enumerate(CASES):
         x = sample(128)
         whole = NVFP4Quantizer(**settings)(x)

@@ -13,7 +13,6 @@ from fp4ref.te.roles import DelayedScalingRequest, QuantizerRole  # noqa: E402
 from fp4ref.te.swizzle import swizzle_in_place  # noqa: E402
 
 BF16 = torch.bfloat16
-FACTORIES = [name for name in vars(quantizer_factory_zoo) if name.endswith("_bwd_factory") or "1d" in name]
 
 
 def rows_of(quantizer):

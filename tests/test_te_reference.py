@@ -7,11 +7,7 @@ torch = pytest.importorskip("torch")
 import fp4ref  # noqa: E402
 from fp4ref.te import NVFP4Quantizer, general_gemm  # noqa: E402
 from fp4ref.te.reference import Fp4Formats, GEMMType, NVFP4QuantizerRef  # noqa: E402
-
-
-def sample(*shape, seed=0, dtype=torch.bfloat16):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
+from te_samples import sample  # noqa: E402
 
 SETTINGS = [
     ({}, {}),

@@ -11,12 +11,9 @@ import fp4ref  # noqa: E402
 from fp4ref import te  # noqa: E402
 from fp4ref.te.dtypes import TE_DType  # noqa: E402
 from fp4ref.te.reference_current import CurrentScalingQuantizerRef, current_scaling_ref_factory  # noqa: E402
+from te_samples import sample  # noqa: E402
 
 KINDS = {torch.float8_e4m3fn: "te.fp8_current", torch.float8_e5m2: "te.fp8_current_e5m2"}
-
-
-def sample(*shape, seed=0, dtype=torch.bfloat16):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 @pytest.mark.rule("TEL-21", "PRO-3")

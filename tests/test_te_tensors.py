@@ -22,13 +22,10 @@ from fp4ref.te import (  # noqa: E402  # noqa: E402
 )
 from fp4ref.te import Float8CurrentScalingQuantizer as Float8Quantizer  # noqa: E402
 from fp4ref.te.master_weights import quantize_master_weights, replace_raw_data  # noqa: E402
+from te_samples import sample  # noqa: E402
 
 KINDS = [NVFP4Quantizer, MXFP8Quantizer, Float8Quantizer]
 WIDE = [torch.float32, torch.bfloat16, torch.float16]
-
-
-def sample(*shape, dtype=torch.bfloat16, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def same(a, b):

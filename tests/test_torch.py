@@ -6,7 +6,7 @@ import dataclasses
 import subprocess
 import sys
 import warnings
-from functools import cache
+from functools import cache, partial
 
 import ml_dtypes
 import numpy as np
@@ -26,6 +26,7 @@ from fp4ref.quantized import DirectionData, Directions, Quantized
 from fp4ref.registry import Call
 from fp4ref.spec import Hadamard
 from fp4ref.specs import STANDARD
+from same_bytes import same_by, whole
 
 torch = pytest.importorskip("torch", reason="needs pip install fp4ref[torch]")
 
@@ -56,6 +57,9 @@ GPU = "" if torch.cuda.is_available() else "torch sees no CUDA device"
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(bool(GPU), reason=GPU or "runs")]
 
 
+same = partial(same_by, "torch")
+
+
 @pytest.fixture
 def two_threads():
     """Threads for one test; all others have one (conftest)."""
@@ -80,17 +84,6 @@ def tensor(array, device="cpu"):
     return (torch.from_numpy(array.copy()) if found is None else found).to(device)
 
 
-def assert_same(got: Quantized, expected: Quantized):
-    for direction in BOTH:
-        ours, theirs = getattr(got, direction), getattr(expected, direction)
-        assert (ours is None) == (theirs is None)
-        for name in DirectionData._fields if theirs is not None else ():
-            mine, golden = host(getattr(ours, name)), host(getattr(theirs, name))
-            assert (mine is None) == (golden is None)
-            if golden is not None:
-                same_bytes(mine, golden, f"{direction}.{name}")
-
-
 def same_bytes(got, expected, what=""):
     """Equal shapes, types and bytes; a NaN in an amax is only a NaN."""
     assert (got.shape, got.dtype) == (expected.shape, expected.dtype), what
@@ -100,13 +93,6 @@ def same_bytes(got, expected, what=""):
     unsigned = f"u{expected.itemsize}"
     where = np.argwhere(np.ascontiguousarray(got).view(unsigned) != np.ascontiguousarray(expected).view(unsigned))
     assert not where.size, f"{what}: {len(where)} differ, first at {where[0]}"
-
-
-def same(x, spec, directions="row", scale_layout="linear", **arguments):
-    expected = fp4ref.quantize(x, spec, directions, scale_layout, backend="numpy", **arguments)
-    got = fp4ref.quantize(x, spec, directions, scale_layout, backend="torch", **arguments)
-    assert_same(got, expected)
-    return expected
 
 
 def same_values(q, dtype="float32", direction="row", *, inverse_hadamard=False):
@@ -293,7 +279,7 @@ def test_random_bits_of_any_strides_and_kinds():
     x, bits = mixed((48, 70), np.float32), np.random.default_rng(9).integers(0, 256, (48, 70), np.uint8)
     same(x, STOCHASTIC, "both", "tiled_8x4", random_bits=Directions(np.asfortranarray(bits)[::-1], bits.T))
     expected = fp4ref.quantize(x, STOCHASTIC, random_bits=bits, backend="numpy")
-    assert_same(fp4ref.quantize(x, STOCHASTIC, random_bits=torch.from_numpy(bits), backend="torch"), expected)
+    whole(fp4ref.quantize(x, STOCHASTIC, random_bits=torch.from_numpy(bits), backend="torch"), expected)
 
 
 @pytest.mark.rule("BLK-9")
@@ -331,7 +317,7 @@ def test_tensors_of_any_strides_keep_their_kind(name):
     for spec in (fp4ref.NVFP4, fp4ref.NVFP4_2D, fp4ref.NVFP4_ROW_SCALED):
         q = fp4ref.quantize(view, spec, "both", "tiled_8x4", backend="torch")
         assert isinstance(q.row.data, torch.Tensor)
-        assert_same(q, fp4ref.quantize(view.detach().numpy(), spec, "both", "tiled_8x4", backend="numpy"))
+        whole(q, fp4ref.quantize(view.detach().numpy(), spec, "both", "tiled_8x4", backend="numpy"))
         y = fp4ref.dequantize(q, torch.bfloat16, backend="torch")
         assert (y.dtype, y.shape) == (torch.bfloat16, view.shape)
     assert torch.equal(view.detach().view(torch.int32), before.view(torch.int32))
@@ -348,7 +334,7 @@ def test_numpy_arrays_that_torch_cannot_hold():
         expected = fp4ref.quantize(array, fp4ref.NVFP4, "both", backend="numpy")
         got = fp4ref.quantize(array, fp4ref.NVFP4, "both", backend="torch")
         assert isinstance(got.row.data, np.ndarray)
-        assert_same(got, expected)
+        whole(got, expected)
 
 
 @pytest.mark.parametrize("spec", [fp4ref.NVFP4, fp4ref.NVFP4_2D, fp4ref.NVFP4_ROW_SCALED, fp4ref.NVFP4_RHT, STOCHASTIC])
@@ -376,7 +362,7 @@ def test_out_is_filled_and_returned(scale_layout):
         out = dataclasses.replace(expected, **parts)
         got = fp4ref.quantize(make(x), fp4ref.NVFP4, "both", scale_layout, out=out, backend="torch")
         assert got.row is out.row
-        assert_same(out, expected)
+        whole(out, expected)
     out.row.data.zero_()
     frozen = dataclasses.replace(expected, row=expected.row._replace(data=expected.row.data[:]))
     frozen.row.data.flags.writeable = False
@@ -455,7 +441,7 @@ def compiled(spec, direction, compiler, device="cpu", seed=0):
         parts, values = torch.compile(both, fullgraph=True, backend=compiler)(*arguments)
     q = fp4ref.quantize(x, spec, direction, "tiled_128x4", random_bits=bits, backend="numpy")
     found = {"row": None, "column": None, direction: DirectionData(*parts)}
-    assert_same(dataclasses.replace(q, **found), q)
+    whole(dataclasses.replace(q, **found), q)
     expected = fp4ref.dequantize(q, "bfloat16", direction, backend="numpy").reshape(rows, columns).astype(np.float32)
     same_bytes(host(values), expected)
 
@@ -500,7 +486,7 @@ def test_cuda_is_the_model(spec):
         expected = fp4ref.quantize(x, spec, "both", "tiled_128x4", random_bits=bits, backend="numpy")
         got = fp4ref.quantize(tensor(x, "cuda"), spec, "both", "tiled_128x4", random_bits=on_device, backend="torch")
         assert got.row.data.device.type == "cuda"
-        assert_same(got, expected)
+        whole(got, expected)
         for direction in BOTH:
             for kind in ("float32", "bfloat16", "float16"):
                 values = fp4ref.dequantize(got, kind, direction, backend="torch")

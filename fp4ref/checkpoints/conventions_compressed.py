@@ -132,7 +132,7 @@ CT_FP8_ROW = add(
     ),
     CT_SOURCE,
 )
-CT_FP8_SQUARE = add(
+add(
     replace(
         CT_FP8_ROW,
         name="compressed-tensors.fp8-square",

@@ -153,7 +153,7 @@ MODELOPT_FP8_ROW = add(
     ),
     MODELOPT_SOURCE,
 )
-MODELOPT_FP8_SQUARE = add(
+add(
     replace(
         MODELOPT_FP8_ROW,
         name="modelopt.fp8-square",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fp4ref import packings
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.cli.common import load_spec
+from fp4ref.cli.options import direction_option
 from fp4ref.conformance.explain.formulas import decimal
 from fp4ref.conformance.explain.notation import parse_values
 from fp4ref.conformance.explain.steps import data, lines, sections
@@ -23,7 +24,7 @@ from fp4ref.errors import DomainError, ShapeError
 from fp4ref.files import open_tensors
 from fp4ref.packing import bits_in_words
 from fp4ref.packings import CANONICAL, bit_of
-from fp4ref.quantized import DIRECTIONS, matrix_shape
+from fp4ref.quantized import matrix_shape
 
 EPILOG = """\b
 Examples:
@@ -52,7 +53,7 @@ Examples:
     help="With --values: the index of the element to show.",
 )
 @click.option("--dtype", type=click.Choice(list(INPUT_DTYPES)), default="float32", show_default=True)
-@click.option("--direction", type=click.Choice(DIRECTIONS), default="row", show_default=True)
+@direction_option
 @click.option("--amax", type=float, help="Use this global amax instead of the tensor's.")
 @click.option("--random-byte", type=click.IntRange(0, 255), help="The random byte of a stochastic specification.")
 @click.option("--packing", default=CANONICAL, show_default=True, help="Also show where this packing stores the code.")

@@ -9,6 +9,7 @@ import click
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.cli.common import force_option, load_spec, spec_files
+from fp4ref.cli.options import direction_option, level_option, multiple_option
 from fp4ref.errors import FileError
 from fp4ref.files.kinds import STREAM
 from fp4ref.files.targets import replacing, require_target
@@ -20,32 +21,18 @@ Examples:
   fp4ref gen --families
 """
 
-level_option = click.option(
-    "--level",
-    type=click.IntRange(1, 2),
-    default=2,
-    show_default=True,
-    help="1: the cases of a second or two; 2: also large tensors and every bit pattern.",
-)
-
 
 @click.command("gen", epilog=EPILOG, short_help="Write aimed cases for a program to quantize.")
 @click.argument("spec", required=False)
 @level_option
 @click.option("--family", "families", multiple=True, help="Only these families.")
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(list(INPUT_DTYPES)), help="Only these types.")
-@click.option("--direction", type=click.Choice(["row", "column"]), default="row", show_default=True)
+@direction_option
 @click.option(
     "--size", type=click.IntRange(1), default=1, show_default=True, help="Multiply the number of aimed blocks by this."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draw other random numbers.")
-@click.option(
-    "--multiple",
-    nargs=2,
-    type=click.IntRange(1),
-    default=(1, 1),
-    help="Write only shapes whose rows and columns are multiples of these.",
-)
+@multiple_option
 @click.option("--no-empty", is_flag=True, help="Leave out tensors without elements.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file instead of standard output.")
 @force_option

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from fp4ref.cli.common import console, force_option
+from fp4ref.cli.options import direction_option, multiple_option
 from fp4ref.errors import FileError
 
 EPILOG = """\b
@@ -146,24 +147,11 @@ def write_vectors(directory: Path, recordings: Path, check: bool, change: bool, 
 @click.option(
     "--layout", "scale_layout", default="linear", show_default=True, help="The layout of the expected scales."
 )
-@click.option(
-    "--direction",
-    type=click.Choice(["row", "column"]),
-    default="row",
-    show_default=True,
-    help="The direction of the blocks.",
-)
+@direction_option
 @click.option(
     "--dtype", "dtypes", multiple=True, help="The type of x: float32, bfloat16 or float16; by default the first two."
 )
-@click.option(
-    "--multiple",
-    nargs=2,
-    type=click.IntRange(1),
-    default=(1, 1),
-    metavar="R C",
-    help="Export only shapes whose rows and columns are multiples of these.",
-)
+@multiple_option
 @click.option("--family", "families", multiple=True, help="Only these families of cases.")
 @force_option
 def export_vectors(

@@ -11,7 +11,7 @@ import click
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.cli.common import Seconds, force_option, given_options, paragraph, refuse_options
-from fp4ref.cli.gen import level_option
+from fp4ref.cli.options import level_option
 from fp4ref.cli.verify_choice import CaseChoice, Choice, DumpChoice, KernelChoice, Reporting
 from fp4ref.cli.verify_help import EPILOG, SectionedCommand
 from fp4ref.cli.verify_pages import Pages

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from fp4ref.cli.verify_pages import Pages
+import click
+
+from fp4ref.cli.verify_pages import Delayed, Pages
 from fp4ref.cli.verify_statement import Statement
+
+if TYPE_CHECKING:
+    from fp4ref.conformance.reports.view import View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +39,32 @@ class Reporting:
     def of(cls, options: Mapping[str, Any], **more: Any) -> Self:
         """Return a record with the options of the names of its fields."""
         return cls(**{each.name: options[each.name] for each in fields(cls) if each.name in options} | more)
+
+    def deliver(
+        self,
+        report: Any,
+        show: Callable[[], None],
+        view: Callable[[Any], View],
+        state: Callable[[Statement, Any], None] | None = None,
+    ) -> None:
+        """Write the wanted files of a report, then print it as JSON or by `show`.
+
+        view: makes what pages show of it. state: writes the statement; None for a run that was cut.
+
+        Rules: CNF-110.
+        """
+        delayed = Delayed()
+        if self.statement is not None and state is not None:
+            with delayed.attempt():
+                state(self.statement, report)
+        if self.pages:
+            with delayed.attempt():
+                self.pages.write([view(report)])
+        if self.as_json:
+            click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
+        else:
+            show()
+        delayed.end()
 
 
 @dataclass(frozen=True, kw_only=True)

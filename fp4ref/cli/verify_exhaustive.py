@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fp4ref.cli.common import refuse_options
 from fp4ref.cli.verify_choice import KernelChoice
 from fp4ref.cli.verify_huge import IGNORED, show
-from fp4ref.cli.verify_pages import Delayed
+from fp4ref.cli.verify_statement import Statement
 from fp4ref.conformance.reports.view import ReportLine
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.subject import Subject
@@ -27,12 +27,8 @@ def check_exhaustive(
     assert choice.exhaustive is not None
     store = None if choice.resume is None else SweepStore(choice.resume, choice.pages.sources, choice.pages.force)
     report = check(subject, spec, choice.exhaustive, options, step, store=store)
-    delayed = Delayed()
-    if choice.statement is not None and report.cut is None:
-        with delayed.attempt():
-            choice.statement.write_sweep(report)
     tests = [ReportLine("exhaustive", PLURALS[kind], text) for kind, text in report.first.items()]
     lines = [f"first: {text}" for text in report.first.values()]
     if report.stopped and store is not None:
         lines.append(f"the same command goes on from {store.path}")
-    return show(report, choice, tests, lines, delayed)
+    return show(report, choice, tests, lines, Statement.write_sweep if report.cut is None else None)

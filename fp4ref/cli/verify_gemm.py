@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-
-import click
+from functools import partial
 
 from fp4ref.cli.common import console, print_lines, refuse_options, table
 from fp4ref.cli.verify_again import SEEDED, see_again
 from fp4ref.cli.verify_choice import KernelChoice
-from fp4ref.cli.verify_pages import Delayed
+from fp4ref.cli.verify_statement import Statement
 from fp4ref.conformance.families.products.cases import FAMILIES
 from fp4ref.conformance.judge.coverage import required
 from fp4ref.conformance.mistakes.said import plural
+from fp4ref.conformance.reports.gemm import of_gemm
 from fp4ref.conformance.run import recent
 from fp4ref.conformance.run.ending import status
 from fp4ref.conformance.run.run_options import RunOptions
@@ -60,28 +59,13 @@ def check_gemm(
         recent.remember(choice.target, spec, report.failing)
     if choice.case is not None and not (report.judgements or report.findings or report.skipped or report.unchecked):
         raise DomainError("verify", f"no case {choice.case!r}", "the ID of a case, as a report prints it", "CNF-2")
-    delayed = Delayed()
-    if choice.statement is not None and report.cut is None:
-        with delayed.attempt():
-            choice.statement.write_product(report)
-    if choice.pages:
-        from fp4ref.conformance.reports.gemm import of_gemm
-
-        with delayed.attempt():
-            choice.pages.write([of_gemm(report)])
-    if choice.as_json:
-        click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
-    else:
-        _print(report, choice.limit)
-        if choice.given & SEEDED and report.failing:
-            console().print(see_again("--case", report.failing[0]), markup=False, soft_wrap=True)
-    delayed.end()
+    state = Statement.write_product if report.cut is None else None
+    choice.deliver(report, partial(_print, report, choice), of_gemm, state)
     return status(report.status, report.cut)
 
 
-def _print(report: ProductReport, limit: int) -> None:
-    out = console()
-
+def _print(report: ProductReport, choice: KernelChoice) -> None:
+    out, limit = console(), choice.limit
     print_lines(out, [f"{report.subject}: {report.headline}"], "bold")
     print_lines(out, report.coverage.lines)
     print_lines(out, [str(error) for error in report.errors])
@@ -102,3 +86,5 @@ def _print(report: ProductReport, limit: int) -> None:
         out,
         [f"{plural(count, '1 case does', 'cases do')} not apply: {reason}" for reason, count in report.skipped.items()],
     )
+    if choice.given & SEEDED and report.failing:
+        out.print(see_again("--case", report.failing[0]), markup=False, soft_wrap=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-
-import click
+from functools import partial
+from typing import Any
 
 from fp4ref.cli.common import console, print_lines, refuse_options
 from fp4ref.cli.verify_choice import Choice
-from fp4ref.cli.verify_pages import Delayed
+from fp4ref.cli.verify_statement import Statement
 from fp4ref.conformance.reports.view import ReportLine, of_calls
 from fp4ref.conformance.run.ending import status
 from fp4ref.conformance.run.run_options import RunOptions
@@ -64,22 +63,19 @@ def show(
     choice: Choice,
     tests: Sequence[ReportLine],
     lines: Sequence[str],
-    delayed: Delayed | None = None,
+    state: Callable[[Statement, Any], None] | None = None,
 ) -> int:
     """Write the wanted files, and print a report on calls that no family of cases has; the exit status.
 
-    tests: of the files. lines: of the text, after those of the basis. delayed: attempts that were made before.
+    tests: of the files. lines: of the text, after those of the basis. state: writes the statement.
 
     Rules: CNF-2, CNF-48, CNF-110.
     """
-    delayed = delayed or Delayed()
-    with delayed.attempt():
-        choice.pages.write([of_calls(report, tests)])
-    if choice.as_json:
-        click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
-    else:
+
+    def text() -> None:
         out = console()
         print_lines(out, [f"{report.subject}: {report.headline}"], "bold")
         print_lines(out, [*report.coverage.lines, *lines])
-    delayed.end()
+
+    choice.deliver(report, text, partial(of_calls, tests=tests), state)
     return status(report.kind.status, report.cut)

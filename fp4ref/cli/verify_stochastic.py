@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-
-import click
+from functools import partial
 
 from fp4ref.cli.common import console, print_lines, printable, refuse_options
 from fp4ref.cli.verify_again import SEEDED, see_again
 from fp4ref.cli.verify_choice import KernelChoice
-from fp4ref.cli.verify_pages import Delayed
+from fp4ref.cli.verify_statement import Statement
 from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.judge.coverage import required
 from fp4ref.conformance.reports.drawing import of_drawing
 from fp4ref.conformance.run.ending import status
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.verdict.stochastic import StochasticReport
 from fp4ref.conformance.verdict.stochastic_kernel import judge_drawing
 from fp4ref.spec import Spec
 
@@ -37,20 +36,17 @@ def check_stochastic(
     report = judge_drawing(
         spec, on_trial, options=options, step=step, required=needed, seed=choice.cases.seed, forever=choice.forever
     )
-    delayed = Delayed()
-    if choice.statement is not None and report.cut is None:
-        with delayed.attempt():
-            choice.statement.write_drawing(report, on_trial.declaration)
-    if choice.pages:
-        with delayed.attempt():
-            choice.pages.write([of_drawing(report)])
-    if choice.as_json:
-        click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
-    else:
-        out = console()
-        print_lines(out, report.text(choice.limit))
-        if choice.given & SEEDED and not report.ok:
-            again = see_again("--seed", str(report.seed + report.seeds - 1))
-            out.print(printable(again), markup=False, soft_wrap=True)
-    delayed.end()
+
+    def state(statement: Statement, report: StochasticReport) -> None:
+        statement.write_drawing(report, on_trial.declaration)
+
+    choice.deliver(report, partial(_print, report, choice), of_drawing, state if report.cut is None else None)
     return status(report.status, report.cut)
+
+
+def _print(report: StochasticReport, choice: KernelChoice) -> None:
+    out = console()
+    print_lines(out, report.text(choice.limit))
+    if choice.given & SEEDED and not report.ok:
+        again = see_again("--seed", str(report.seed + report.seeds - 1))
+        out.print(printable(again), markup=False, soft_wrap=True)

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from fp4ref.cli.common import load_spec, paragraph, print_sum
+from fp4ref.cli.options import direction_option
 from fp4ref.diagrams.place import NAMED, ElementPlace, Geometry, article, spoken
 from fp4ref.diagrams.request import parse_shape
 from fp4ref.layout import LAYOUTS, Layout, layout
 from fp4ref.packings import CANONICAL
-from fp4ref.quantized import DIRECTIONS
 
 EPILOG = """\b
 Examples:
@@ -29,7 +29,7 @@ Examples:
 @click.argument("column", required=False, type=int)
 @click.option("--shape", required=True, help="The shape of the tensor, MxK.")
 @click.option("--spec", "spec_name", default="nvfp4", show_default=True, help="A profile, or a JSON file of one.")
-@click.option("--direction", type=click.Choice(DIRECTIONS), default="row", show_default=True)
+@direction_option
 @click.option("--layout", "names", multiple=True, help=f"Layouts to name; {' and '.join(NAMED)} if none is given.")
 @click.option("--packing", default=CANONICAL, show_default=True, help="The packing of the data, such as pairs_16.")
 @click.option("--data-byte", type=int, help="Instead of ROW COLUMN, give an offset in the data.")

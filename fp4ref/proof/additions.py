@@ -23,7 +23,7 @@ from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, F, Floats
 from fp4ref.layout import layout
 from fp4ref.operands import Operand
 from fp4ref.proof import native, whole
-from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell, formula
+from fp4ref.proof.claims import ClaimSubject, Decide, Method, ProofClaim, Replayed, Tell, formula
 from fp4ref.proof.transforms import MASK
 from fp4ref.quantized import DirectionData
 
@@ -241,12 +241,12 @@ def claims() -> Iterator[ProofClaim]:
     golden, torch = "fp4ref.hadamard", "fp4ref_torch.hadamard"
     for inverse, rule, name in ((False, "HAD-2", "transform"), (True, "HAD-6", "inverse")):
         in_header = "hadamard.h:inverse_hadamard" if inverse else "hadamard.h:hadamard"
-        table: tuple[tuple[ClaimSubject, Callable[[Tell], Replayed], str, str], ...] = (
-            (ClaimSubject.GOLDEN, partial(order, ClaimSubject.GOLDEN, inverse), f"{golden}:{name}", ""),
-            (ClaimSubject.TORCH, partial(order, ClaimSubject.TORCH, inverse), f"{torch}:{name}", "torch"),
-            (ClaimSubject.HEADER, partial(header_order, inverse), in_header, ""),
+        table: tuple[tuple[ClaimSubject, Decide, str], ...] = (
+            (ClaimSubject.GOLDEN, partial(order, ClaimSubject.GOLDEN, inverse), f"{golden}:{name}"),
+            (ClaimSubject.TORCH, partial(order, ClaimSubject.TORCH, inverse), f"{torch}:{name}"),
+            (ClaimSubject.HEADER, partial(header_order, inverse), in_header),
         )
-        for subject, decide, covers, needs in table:
+        for subject, decide, covers in table:
             what = "inverse of the transform" if inverse else "transform"
             yield ProofClaim(
                 name=f"hadamard-{'inverse' if inverse else 'order'}/{subject}",
@@ -261,7 +261,6 @@ def claims() -> Iterator[ProofClaim]:
                 reduction="a sum of floats is a binary tree; M at one leaf, -M at another and 1 at all others, where "
                 "M + 1 is M, count the leaves outside the smallest subtree with both, and these determine the tree",
                 rests_on=() if inverse else (f"hadamard-signs/{subject}",),
-                needs=needs,
             )
     yield formula(
         "hadamard-interval",

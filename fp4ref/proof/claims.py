@@ -69,7 +69,8 @@ class ProofClaim:
     that the reduction uses. on_processor: the check that a processor runs in place of `decide`, whose form suits a
     device. covers: the definitions that the claim is about, `module:name` in Python, `file.h:name` in
     the shared header; those that they call are found. needs: a library, or LINUX_X86, without which
-    it cannot be replayed. long: not replayed unless asked for by name.
+    it cannot be replayed; torch for one about torch or cuda. long: not replayed unless asked for by name, as is every
+    one about cuda.
     """
 
     name: str
@@ -86,6 +87,12 @@ class ProofClaim:
     rests_on: tuple[str, ...] = ()
     needs: str = ""
     long: bool = False
+
+    def __post_init__(self) -> None:
+        if self.subject in {ClaimSubject.TORCH, ClaimSubject.CUDA}:
+            object.__setattr__(self, "needs", "torch")
+        if self.subject is ClaimSubject.CUDA:
+            object.__setattr__(self, "long", True)
 
     def decider(self) -> str:
         """Return the reference of the function that decides the claim."""

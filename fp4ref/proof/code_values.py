@@ -181,5 +181,4 @@ def claims() -> Iterator[ProofClaim]:
                 if subject is ClaimSubject.HEADER
                 else partial(values, name, subject),
                 covers=(covers.format(place=PLACES.get(name, "codec.h:Codec")),),
-                needs="torch" if subject is ClaimSubject.TORCH else "",
             )

@@ -208,7 +208,6 @@ def claims() -> Iterator[ProofClaim]:
                 reduction=""
                 if whole
                 else "a rounding never falls as the magnitude grows, so the patterns beside each start decide it",
-                needs="torch" if subject is ClaimSubject.TORCH else "",
             )
         for subject, covers in OF_WIDENING.items():
             whole = subject is ClaimSubject.HEADER
@@ -222,5 +221,4 @@ def claims() -> Iterator[ProofClaim]:
                 size=1 << 16,
                 decide=partial(widens_in_header, name) if whole else partial(widens, name, subject),
                 covers=(covers.format(name=name),),
-                needs="torch" if subject is ClaimSubject.TORCH else "",
             )

@@ -181,5 +181,4 @@ def claims() -> Iterator[ProofClaim]:
                 "on its own elements; so sizes on both sides of 0, 1 and 2 blocks decide, as long as the walk over "
                 "larger matrices begins its tiles at whole blocks, which matrices of several tiles show",
                 rests_on=tuple(f"quantize-{spec.arithmetic}-float32/{its}" for its in (subject,)),
-                needs="torch" if subject is ClaimSubject.TORCH else "",
             )

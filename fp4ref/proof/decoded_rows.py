@@ -90,5 +90,4 @@ def claims() -> Iterator[ProofClaim]:
             covers=(*whole.DECODED[subject], whole.value_of(spec, f"fp4ref.specs:{value}", subject)),
             reduction="" if inverse else "codes and scales are those of a tensor's amax, so one scale a row decides",
             rests_on=() if inverse else (f"dequantize-nvfp4/{subject}",),
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )

@@ -115,8 +115,6 @@ def _here(claim: ProofClaim, **more: Any) -> ProofClaim:
         on_processor=None,
         covers=(claim.decider(), *claim.covers, "fp4ref_cuda.compile:options"),
         rests_on=tuple(name.replace("/header", "/cuda") for name in claim.rests_on),
-        needs="torch",
-        long=True,
         **more,
     )
 
@@ -153,6 +151,4 @@ def claims() -> Iterator[ProofClaim]:
             size=2 * PATTERNS,
             decide=partial(converted, name),
             covers=("codec.h:encode_pair", f"codec.h:{codec}", "fp4ref_cuda.compile:options"),
-            needs="torch",
-            long=True,
         )

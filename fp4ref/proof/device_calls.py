@@ -76,6 +76,4 @@ def _here(claim: ProofClaim, code: tuple[str, ...]) -> ProofClaim:
         decide=partial(decide.func, *arguments),
         covers=(*code, *(each for each in claim.covers if not each.startswith("fp4ref_cpu"))),
         rests_on=tuple(name.replace("/cpu", "/cuda") for name in claim.rests_on),
-        needs="torch",
-        long=True,
     )

@@ -192,7 +192,6 @@ def _cases() -> int:
 
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims about these operations."""
-    shared: dict[str, Any] = {"subject": ClaimSubject.CUDA, "needs": "torch", "long": True}
     options = "fp4ref_cuda.compile:options"
     for name, to in product(FORMATS, TYPES):
         yield ProofClaim(
@@ -210,7 +209,7 @@ def claims() -> Iterator[ProofClaim]:
                 "fp4ref_cuda.per_tensor:values_of",
                 options,
             ),
-            **shared,
+            subject=ClaimSubject.CUDA,
         )
     for name, to in product(FORMATS, (*TYPES, "float32")):
         yield ProofClaim(
@@ -242,7 +241,7 @@ def claims() -> Iterator[ProofClaim]:
             size=WORDS,
             decide=partial(finished, to),
             covers=(f"{whole.CUDA}/finish_product.cu", "fp4ref_cuda.products:_finished", options),
-            **shared,
+            subject=ClaimSubject.CUDA,
         )
     yield ProofClaim(
         name="product-factor/cuda",
@@ -259,5 +258,5 @@ def claims() -> Iterator[ProofClaim]:
             options,
         ),
         reduction="the steps are the same for all values, so values on which the other order gives other bits decide",
-        **shared,
+        subject=ClaimSubject.CUDA,
     )

@@ -271,7 +271,5 @@ def _claim(name: str, case: KernelCase, **more: Any) -> ProofClaim:
             f"{sources.LOWERED}{case.spec}",
             "fp4ref_cuda.compile:options",
         ),
-        needs="torch",
-        long=True,
         **more,
     )

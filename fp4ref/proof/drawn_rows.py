@@ -91,5 +91,4 @@ def claims() -> Iterator[ProofClaim]:
             size=SIZE,
             decide=partial(rows, subject),
             covers=(*whole.QUANTIZED[subject], whole.value_of("nvfp4-sr", "fp4ref.specs:NVFP4_SR", subject)),
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )

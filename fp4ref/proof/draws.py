@@ -186,7 +186,6 @@ def claims() -> Iterator[ProofClaim]:
         ClaimSubject.TORCH: ("fp4ref_torch.operations:random_bits",),
     }
     for subject, covers in drawn.items():
-        needs = "torch" if subject is ClaimSubject.TORCH else ""
         both = (*covers, "fp4ref.random_source:random_bits")
         yield ProofClaim(
             name=f"random-counters/{subject}",
@@ -202,7 +201,6 @@ def claims() -> Iterator[ProofClaim]:
             reduction="a counter and a key are made of their numbers by products, sums and words of 32 bits, and each "
             "bit of these words has one place; so numbers with one bit, and those that carry, find a misplaced word",
             rests_on=("philox-bits/golden", "philox-bijection/formula"),
-            needs=needs,
         )
         yield ProofClaim(
             name=f"random-parts/{subject}",
@@ -217,7 +215,6 @@ def claims() -> Iterator[ProofClaim]:
             reduction="a part enters by its first row, its first block and its size; three blocks of which one is "
             "partial have every way to begin and to end",
             rests_on=(f"random-counters/{subject}",),
-            needs=needs,
         )
     yield formula(
         "count-intervals",

@@ -165,7 +165,6 @@ def rows_decoded(tell: Tell) -> Replayed:
 
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims about the emulation."""
-    shared: dict[str, Any] = {"subject": ClaimSubject.TORCH, "needs": "torch"}
     tensors = tuple(
         f"fp4ref.te.{module}:{owner}Quantizer.{name}"
         for module, owner in (("nvfp4_quantizer", "NVFP4"), ("mxfp8_quantizer", "MXFP8"))
@@ -181,7 +180,7 @@ def claims() -> Iterator[ProofClaim]:
         decide=bytes_held,
         covers=(PADDED, "fp4ref.te.specifications:nvfp4", "fp4ref.te.specifications:mxfp8", *tensors),
         reduction="a quantizer passes a tensor on whole, so one tensor of each kind decides which call it makes",
-        **shared,
+        subject=ClaimSubject.TORCH,
     )
     yield ProofClaim(
         name="rows-decoded/torch",
@@ -197,5 +196,5 @@ def claims() -> Iterator[ProofClaim]:
             "fp4ref.te.mxfp8_tensor:MXFP8TensorStorage.decode",
         ),
         reduction="a direction is read whole, so a tensor whose directions are unlike decides which one is read",
-        **shared,
+        subject=ClaimSubject.TORCH,
     )

@@ -155,7 +155,7 @@ def own_weights(tell: Tell) -> Replayed:
 
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims about products of the emulation."""
-    shared: dict[str, Any] = {"method": Method.ARGUMENT, "subject": ClaimSubject.TORCH, "needs": "torch"}
+    shared: dict[str, Any] = {"method": Method.ARGUMENT, "subject": ClaimSubject.TORCH}
     yield ProofClaim(
         name="operand-directions/torch",
         rules=("TEL-11",),

@@ -139,6 +139,8 @@ def torch_encoder(name: str, every: bool, tell: Tell) -> Replayed:
 
 STATEMENT = "Every float32, NaN and infinities included, has the {name} code that exact fractions give it."
 ALL = "all float32 bit patterns"
+BY_KEY = "an encoder is a table by the key, and every start is a bfloat16 or the float32 after one"
+BY_INDEX = "an index never falls as the magnitude grows, so the patterns beside each start decide it"
 
 
 def claims() -> Iterator[ProofClaim]:
@@ -176,7 +178,7 @@ def claims() -> Iterator[ProofClaim]:
             subject=ClaimSubject.GOLDEN,
             decide=partial(golden, name, False),
             covers=("fp4ref.formats.codec:Codec.encode", "fp4ref.formats.codec:_representatives"),
-            reduction="an encoder is a table by the key, and every start is a bfloat16 or the float32 after one",
+            reduction=BY_KEY,
             rests_on=("decision-key/golden",),
             **quick,
         )
@@ -195,8 +197,7 @@ def claims() -> Iterator[ProofClaim]:
             subject=ClaimSubject.TORCH,
             decide=partial(torch_encoder, name, False),
             covers=torch_covers,
-            reduction="an index never falls as the magnitude grows, so the patterns beside each start decide it",
-            needs="torch",
+            reduction=BY_INDEX,
             **quick,
         )
         yield ProofClaim(
@@ -205,6 +206,5 @@ def claims() -> Iterator[ProofClaim]:
             subject=ClaimSubject.TORCH,
             decide=partial(torch_encoder, name, True),
             covers=torch_covers,
-            needs="torch",
             **every,
         )

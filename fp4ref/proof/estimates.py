@@ -127,22 +127,11 @@ def _counterexample(premise: list[Any], goal: Any, told: str) -> str | None:
 
     Errors: BackendError if the premise is never true, or if a solver finds no answer or not that of the other.
     """
-    import z3
-
-    for formulas, needed in ((premise, z3.sat), ([*premise, z3.Not(goal)], z3.unsat)):
-        solver = z3.Solver()
-        solver.set("timeout", 60_000)
-        solver.add(*formulas)
-        answer = solver.check()
-        second_solver.confirm(solver, answer, "QF_NRA")
-        if needed is z3.unsat and answer == z3.sat:
-            model = solver.model()
-            values = ", ".join(f"{name} = {float(model[name].as_fraction()):.9g}" for name in model.decls())
-            return f"{told}: {values}"
-        if answer != needed:
-            what = "an unmet premise" if needed is z3.sat else "no answer"
-            raise BackendError("prove", f"{what} ({answer}): {told}", "a proof")
-    return None
+    model = second_solver.counterexample("QF_NRA", premise, goal, told)
+    if model is None:
+        return None
+    values = ", ".join(f"{name} = {float(model[name].as_fraction()):.9g}" for name in model.decls())
+    return f"{told}: {values}"
 
 
 def _elements() -> str | None:

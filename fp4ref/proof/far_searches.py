@@ -100,5 +100,4 @@ def claims() -> Iterator[ProofClaim]:
             ),
             reduction="how a quotient is computed depends on the global maximum alone, and these stand on both sides "
             "of each number at which it changes",
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )

@@ -271,5 +271,4 @@ def claims() -> Iterator[ProofClaim]:
                 decide=partial(decide, subject),
                 covers=(*covers, *(("fp4ref.multiply:gemm_grouped",) if rule == "GEM-12" else ())),
                 reduction=reduction,
-                needs="torch" if subject is ClaimSubject.TORCH else "",
             )

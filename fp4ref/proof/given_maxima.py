@@ -88,5 +88,4 @@ def claims() -> Iterator[ProofClaim]:
             reduction="the arithmetic is that of an amax that is found, so rows whose amax is another's show which "
             "one is taken",
             rests_on=(f"row-scaled/{subject}",),
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )

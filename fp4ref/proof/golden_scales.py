@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -92,23 +92,30 @@ def block_scale(tell: Tell) -> Replayed:
     return Replayed(BFLOAT16**2)
 
 
+def _by_scales(name: str, compare: Callable[[Floats, Floats], int | None], tell: Tell) -> Replayed:
+    """Compare under all scale bytes and bfloat16 maxima, then all significands of scales and maxima."""
+    at = compare(_bytes(), _float32(np.arange(BFLOAT16) << 16)[:, None])
+    if at is not None:
+        return Replayed(at, told(name, at))
+    for m in range(8, 16):
+        for start in range(0, 1 << 23, 1 << 20):
+            at = compare(np.full(1 << 20, m, F), _float32(0x3F800000 + start + np.arange(1 << 20)))
+            if at is not None:
+                return Replayed(at, told(f"{name}_significands", (m - 8 << 23) + start + at))
+        tell((m - 7) / 8)
+    return Replayed(BYTES * BFLOAT16 + SIGNIFICANDS)
+
+
 @np.errstate(all="ignore")
 def factor(tell: Tell) -> Replayed:
     """Compare the golden model's scaled 1 with the encode scale in double precision, by bytes and by significands."""
     k, one = _constants(448), np.ones(1, F)
-    maxima = _float32(np.arange(BFLOAT16) << 16)[:, None]
-    g = _encoding(maxima, 448)
-    at = _first(scaled_te(one, _bytes(), g, k), _factor(_bytes(), g))
-    if at is not None:
-        return Replayed(at, told("factor", at))
-    for m in range(8, 16):
-        for start in range(0, 1 << 23, 1 << 20):
-            g = _encoding(_float32(0x3F800000 + start + np.arange(1 << 20)), 448)
-            at = _first(scaled_te(one, np.full(1, m, F), g, k), _factor(np.full(1 << 20, m, F), g))
-            if at is not None:
-                return Replayed(at, told("factor_significands", (m - 8 << 23) + start + at))
-        tell((m - 7) / 8)
-    return Replayed(BYTES * BFLOAT16 + SIGNIFICANDS)
+
+    def compare(s: Floats, maxima: Floats) -> int | None:
+        g = _encoding(maxima, 448)
+        return _first(scaled_te(one, s, g, k), _factor(s, g))
+
+    return _by_scales("factor", compare, tell)
 
 
 @np.errstate(all="ignore")
@@ -116,21 +123,11 @@ def decode(tell: Tell) -> Replayed:
     """Compare the golden model's value of code 1.0 with products in double precision, by bytes and by significands."""
     k, one, over = _constants(448), np.ones(1, F), np.float64(_once(1.0 / 2688.0))
 
-    def want(s: Any, maxima: Floats) -> Floats:
-        return _once(_once(np.float64(s) * maxima.astype(np.float64)).astype(np.float64) * over)
+    def compare(s: Floats, maxima: Floats) -> int | None:
+        product = _once(s.astype(np.float64) * maxima.astype(np.float64))
+        return _first(dequantized_te(one, s, maxima, k), _once(product.astype(np.float64) * over))
 
-    maxima = _float32(np.arange(BFLOAT16) << 16)[:, None]
-    at = _first(dequantized_te(one, _bytes(), maxima, k), want(_bytes(), maxima))
-    if at is not None:
-        return Replayed(at, told("decode", at))
-    for m in range(8, 16):
-        for start in range(0, 1 << 23, 1 << 20):
-            maxima = _float32(0x3F800000 + start + np.arange(1 << 20))
-            at = _first(dequantized_te(one, np.full(1, m, F), maxima, k), want(m, maxima))
-            if at is not None:
-                return Replayed(at, told("decode_significands", (m - 8 << 23) + start + at))
-        tell((m - 7) / 8)
-    return Replayed(BYTES * BFLOAT16 + SIGNIFICANDS)
+    return _by_scales("decode", compare, tell)
 
 
 @np.errstate(all="ignore")

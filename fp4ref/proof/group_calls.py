@@ -128,5 +128,4 @@ def claims() -> Iterator[ProofClaim]:
             reduction="a start is the one before it and a size; members without rows, of parts of a tile and of whole "
             "tiles have each kind of size",
             rests_on=(f"cut-{spec}/{subject}",) if spec != "mxfp8-e4m3" else (),
-            **whole._run(subject),
         )

@@ -106,7 +106,6 @@ def claims() -> Iterator[ProofClaim]:
             decide=partial(pieces, subject),
             covers=(*whole.QUANTIZED[subject], *values),
             reduction="a backend repeats one loop over pieces, of which here there are eight whole ones and a part",
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )
         yield ProofClaim(
             name=f"pieces-of-squares/{subject}",
@@ -119,5 +118,4 @@ def claims() -> Iterator[ProofClaim]:
             decide=partial(squares, subject),
             covers=(*whole.QUANTIZED[subject], whole.value_of("nvfp4-2d", "fp4ref.specs:NVFP4_2D", subject)),
             reduction="a piece is some 2^18 elements of whole rows, whose number here is no multiple of 16 in itself",
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )

@@ -110,5 +110,4 @@ def claims() -> Iterator[ProofClaim]:
         reduction="a cut is in a pair of codes, a block, a tile or between them; the cuts have each of these places",
         method=Method.ARGUMENT,
         subject=ClaimSubject.TORCH,
-        needs="torch",
     )

@@ -119,7 +119,6 @@ def claims() -> Iterator[ProofClaim]:
             covers=(*whole.QUANTIZED[subject], value),
             reduction="the arithmetic is that of one tensor, so a row of each maximum shows that it takes that one",
             rests_on=(f"quantize-nvfp4-bfloat16/{subject}",),
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )
     yield ProofClaim(
         name="given-amax/golden",

@@ -156,9 +156,9 @@ def claims() -> Iterator[ProofClaim]:
             covers=(struct, "block.h:block_scale", "codec.h:Codec::encode"),
             **shared,
         )
-        for subject, covers, needs in (
-            (ClaimSubject.GOLDEN, (f"fp4ref.arithmetic:block_scale_{mode}", "fp4ref.formats.codec:Codec.encode"), ""),
-            (ClaimSubject.TORCH, ("fp4ref_torch.arithmetic:block_scale", "fp4ref_torch.codecs:encode"), "torch"),
+        for subject, covers in (
+            (ClaimSubject.GOLDEN, (f"fp4ref.arithmetic:block_scale_{mode}", "fp4ref.formats.codec:Codec.encode")),
+            (ClaimSubject.TORCH, ("fp4ref_torch.arithmetic:block_scale", "fp4ref_torch.codecs:encode")),
         ):
             yield ProofClaim(
                 name=f"mx-{mode}/{subject}",
@@ -167,6 +167,5 @@ def claims() -> Iterator[ProofClaim]:
                 decide=partial(array, mode, subject),
                 covers=covers,
                 reduction=reduction,
-                needs=needs,
                 **shared,
             )

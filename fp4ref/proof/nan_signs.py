@@ -107,5 +107,4 @@ def claims() -> Iterator[ProofClaim]:
             ),
             reduction="a code depends on the element and the scales alone, and elements that are NaN of either sign "
             "and none meet scales that are NaN of either sign and none",
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )

@@ -208,7 +208,6 @@ def claims() -> Iterator[ProofClaim]:
                 decide=partial(moved, stated, subject),
                 covers=(*covers, place),
                 reduction=REDUCED,
-                needs="torch" if subject is ClaimSubject.TORCH else "",
             )
         yield ProofClaim(
             name=f"group-{stated.name}/golden",

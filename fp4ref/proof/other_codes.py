@@ -133,7 +133,7 @@ def claims() -> Iterator[ProofClaim]:
             subject=ClaimSubject.GOLDEN,
             decide=partial(golden, name),
             covers=("fp4ref.formats.codec:Codec.encode", "fp4ref.formats.codec:_representatives"),
-            reduction="an encoder is a table by the key, and every start is a bfloat16 or the float32 after one",
+            reduction=encoders.BY_KEY,
             rests_on=("decision-key/golden",),
             **shared,
         )
@@ -143,8 +143,7 @@ def claims() -> Iterator[ProofClaim]:
             subject=ClaimSubject.TORCH,
             decide=partial(in_torch, name),
             covers=("fp4ref_torch.codecs:encode", "fp4ref_torch.exact:rounded_code"),
-            reduction="an index never falls as the magnitude grows, so the patterns beside each start decide it",
-            needs="torch",
+            reduction=encoders.BY_INDEX,
             **shared,
         )
         if name in IN_HEADER:

@@ -120,5 +120,4 @@ def claims() -> Iterator[ProofClaim]:
                 size=_size(bits),
                 decide=partial(packs, bits, subject),
                 covers=covers,
-                needs="torch" if subject is ClaimSubject.TORCH else "",
             )

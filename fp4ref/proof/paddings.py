@@ -206,5 +206,4 @@ def claims() -> Iterator[ProofClaim]:
             reduction="padding begins at a remainder and fills up to a multiple; the counts have every kind of "
             "remainder, with and without padding of the other axis",
             rests_on=(f"cut-nvfp4/{subject}",),
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )

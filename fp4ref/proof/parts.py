@@ -141,7 +141,6 @@ def claims() -> Iterator[ProofClaim]:
                 covers=(*whole.QUANTIZED[subject], value),
                 reduction="every number but the global amax and a random byte's place depends on its block alone: "
                 "parts that begin and end at each of three blocks decide",
-                needs="torch" if subject is ClaimSubject.TORCH else "",
             )
     yield ProofClaim(
         name="part-cuts/golden",

@@ -158,5 +158,4 @@ def claims() -> Iterator[ProofClaim]:
                 ),
                 reduction="how a code is made depends on the type and on the largest element in units of its scale, "
                 "so one element of each such number decides it",
-                needs="torch" if subject is ClaimSubject.TORCH else "",
             )

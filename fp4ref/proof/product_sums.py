@@ -181,7 +181,6 @@ def long_sums(subject: ClaimSubject, tell: Tell) -> Replayed:
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims about sums."""
     for subject in BACKENDS:
-        needs = "torch" if subject is ClaimSubject.TORCH else ""
         for spec in PIPELINES:
             yield ProofClaim(
                 name=f"gemm-order-{spec}/{subject}",
@@ -195,7 +194,6 @@ def claims() -> Iterator[ProofClaim]:
                 covers=(*CODE[subject], *_lowered(spec, subject)),
                 reduction="a sum of floats is a binary tree; which two of three blocks are added first, for all three, "
                 "determines it; more blocks go on in the same loop",
-                needs=needs,
             )
         yield ProofClaim(
             name=f"gemm-long-mx/{subject}",
@@ -209,7 +207,6 @@ def claims() -> Iterator[ProofClaim]:
             covers=(*CODE[subject], *_lowered("mxfp8-e4m3", subject)),
             reduction="equal products of one sign make the largest partial sums, and the smallest element decides in "
             "which window or digit they stand",
-            needs=needs,
         )
         for spec in LARGE:
             yield ProofClaim(
@@ -225,7 +222,6 @@ def claims() -> Iterator[ProofClaim]:
                 covers=(*CODE[subject], *_lowered(spec, subject)),
                 reduction="in integers of any number of bits the elements between the largest and the smallest have "
                 "places between theirs; so the ends decide whether all fit",
-                needs=needs,
             )
         yield ProofClaim(
             name=f"gemm-ties/{subject}",
@@ -238,5 +234,4 @@ def claims() -> Iterator[ProofClaim]:
             decide=partial(tied, subject),
             covers=(*CODE[subject], *_lowered("nvfp4", subject)),
             reduction="below the last place all bits but the first are one sticky bit, and the smallest number sets it",
-            needs=needs,
         )

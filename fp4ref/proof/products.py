@@ -224,7 +224,6 @@ def claims() -> Iterator[ProofClaim]:
                 long=subject is ClaimSubject.TORCH and spec.startswith("mxfp8"),
                 decide=partial(pairs, spec, subject),
                 covers=(*CODE[subject], *_lowered(spec, subject)),
-                needs="torch" if subject is ClaimSubject.TORCH else "",
             )
     for subject in BACKENDS:
         yield ProofClaim(
@@ -239,7 +238,6 @@ def claims() -> Iterator[ProofClaim]:
             covers=(*CODE[subject], *_lowered("nvfp4", subject)),
             reduction="no sum of as many terms is larger than that of the largest products, of either sign",
             rests_on=("gemm-limit/formula",),
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )
     yield formula(
         "gemm-limit",

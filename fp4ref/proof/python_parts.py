@@ -212,7 +212,6 @@ def claims() -> Iterator[ProofClaim]:
             decide=partial(torch_encoding, top),
             covers=(torch_encoder,),
             reduction=QUOTIENT,
-            needs="torch",
         )
     golden, torch, header = ClaimSubject.GOLDEN, ClaimSubject.TORCH, ClaimSubject.HEADER
     for subject, decide, cover in (
@@ -230,25 +229,11 @@ def claims() -> Iterator[ProofClaim]:
             size=len(TOPS) * NANS,
             decide=decide,
             covers=(cover,),
-            needs="torch" if subject is torch else "",
         )
-    yield ProofClaim(
-        name="philox-bits/torch",
-        rules=("SR-6",),
-        method=Method.EXHAUSTIVE,
-        subject=torch,
-        statement="Philox is that of its definition in whole numbers, after 1, 7 and 10 rounds.",
-        domain="counters and keys with at most one bit, or with all bits",
-        size=3 * 130 * 66,
-        decide=torch_rounds,
-        covers=("fp4ref_torch.random_bytes:philox4x32",),
-        needs="torch",
-    )
     for subject, cover, valued_by in (
         (golden, "fp4ref.reciprocal:reciprocal_approx", "fp4ref.model.gemm:values"),
         (torch, "fp4ref_torch.reciprocal:reciprocal", "fp4ref_torch.gemm:values"),
     ):
-        needs = "torch" if subject is torch else ""
         yield ProofClaim(
             name=f"reciprocal/{subject}",
             rules=("APX-1",),
@@ -260,7 +245,6 @@ def claims() -> Iterator[ProofClaim]:
             decide=partial(approximated, subject),
             covers=(cover,),
             reduction="a table by the significand does not know the exponent, which moves the result by whole binades",
-            needs=needs,
         )
         yield ProofClaim(
             name=f"operand-values/{subject}",
@@ -272,5 +256,4 @@ def claims() -> Iterator[ProofClaim]:
             size=_operands(),
             decide=partial(valued, subject),
             covers=(valued_by,),
-            needs=needs,
         )

@@ -129,7 +129,7 @@ def scale_flags(tell: Tell) -> Replayed:
 
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims about recipes and flags."""
-    shared: dict[str, Any] = {"method": Method.EXHAUSTIVE, "subject": ClaimSubject.TORCH, "needs": "torch"}
+    shared: dict[str, Any] = {"method": Method.EXHAUSTIVE, "subject": ClaimSubject.TORCH}
     yield ProofClaim(
         name="recipe-nvfp4/torch",
         rules=("TEL-1", "TEL-16"),

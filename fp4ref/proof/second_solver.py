@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fp4ref.errors import BackendError
@@ -23,6 +24,27 @@ def confirm(solver: Any, answer: Any, logic: str) -> None:
     other = decided(solver.to_smt2().rpartition("(check-sat)")[0], logic)
     if other != str(answer):
         raise BackendError("prove", f"the answer {answer} of z3 and {other} of {NAME}", "two solvers that agree")
+
+
+def counterexample(logic: str, premise: Sequence[Any], goal: Any, what: str = "") -> Any:
+    """Return a model of z3 in which a premise is true and a goal false; None if both solvers say that there is none.
+
+    Errors: BackendError if the premise is never true, or if a solver finds no answer or not that of the other.
+    """
+    import z3
+
+    for formulas, needed in ((premise, z3.sat), ((*premise, z3.Not(goal)), z3.unsat)):
+        solver = z3.SolverFor(logic)
+        solver.set("timeout", int(MILLISECONDS))
+        solver.add(*formulas)
+        answer = solver.check()
+        confirm(solver, answer, logic)
+        if needed is z3.unsat and answer == z3.sat:
+            return solver.model()
+        if answer != needed:
+            why = "an unmet premise" if needed is z3.sat else "no answer"
+            raise BackendError("prove", f"{why} ({answer}){what and f': {what}'}", "a proof")
+    return None
 
 
 def decided(text: str, logic: str) -> str:

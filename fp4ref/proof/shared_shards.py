@@ -161,7 +161,7 @@ def _per_block(kind: str, inputs: list[NDArray[Any]], tensors: list[Any]) -> str
 
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims about processes."""
-    shared: dict[str, Any] = {"method": Method.ARGUMENT, "subject": ClaimSubject.TORCH, "needs": "torch"}
+    shared: dict[str, Any] = {"method": Method.ARGUMENT, "subject": ClaimSubject.TORCH}
     yield ProofClaim(
         name="shards-sent/torch",
         rules=("TEL-15",),

@@ -118,7 +118,6 @@ def claims() -> Iterator[ProofClaim]:
                 covers=(covers,),
                 reduction="each bit of a mask is read by itself",
                 rests_on=(f"hadamard-order/{subject}",) if not inverse else (f"hadamard-inverse/{subject}",),
-                needs="torch" if subject is ClaimSubject.TORCH else "",
             )
     of_zeros: dict[bool, tuple[str, ...]] = {False: ("HAD-2", "HAD-3"), True: ("HAD-6",)}
     for inverse, name in ((False, "transform"), (True, "inverse")):
@@ -139,5 +138,4 @@ def claims() -> Iterator[ProofClaim]:
                 size=SIGNINGS,
                 decide=decide,
                 covers=(covers,),
-                needs="torch" if subject is ClaimSubject.TORCH else "",
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache, partial
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -105,7 +104,6 @@ def claims() -> Iterator[ProofClaim]:
     for spec in CODECS:
         element = spec.removeprefix("mxfp6-").upper()
         for subject in whole.BACKENDS:
-            run: dict[str, Any] = whole._run(subject)
             value = whole.value_of(spec, VALUES[spec], subject)
             yield ProofClaim(
                 name=f"quantize-{spec}-bfloat16/{subject}",
@@ -117,7 +115,6 @@ def claims() -> Iterator[ProofClaim]:
                 size=SIZE,
                 decide=partial(quantizes, spec, subject),
                 covers=(*whole.QUANTIZED[subject], value),
-                **run,
             )
             yield ProofClaim(
                 name=f"dequantize-{spec}/{subject}",
@@ -129,5 +126,4 @@ def claims() -> Iterator[ProofClaim]:
                 size=3 * 256 * 256,
                 decide=partial(dequantizes, spec, subject),
                 covers=(*whole.DECODED[subject], value),
-                **run,
             )

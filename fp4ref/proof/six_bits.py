@@ -114,8 +114,6 @@ def claims() -> Iterator[ProofClaim]:
             size=2 * PATTERNS,
             decide=partial(paired, name),
             covers=("codec.h:encode_pair", "codec.h:six_bits_pair", "fp4ref_cuda.compile:options"),
-            needs="torch",
-            long=True,
         )
         yield ProofClaim(
             name=f"pack-{name}/cuda",
@@ -128,6 +126,4 @@ def claims() -> Iterator[ProofClaim]:
             size=PLACES * PATTERNS,
             decide=partial(placed, name),
             covers=("codec.h:packed_sixes", "codec.h:codes_below", "fp4ref_cuda.compile:options"),
-            needs="torch",
-            long=True,
         )

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from fp4ref.errors import BackendError
 from fp4ref.proof import second_solver
 from fp4ref.proof.claims import Method, ProofClaim, Replayed, Tell, formula
 from fp4ref.proof.steps import INFINITY, PATTERNS, shown
@@ -34,23 +33,11 @@ def refuted(premise: Formula, goal: Formula, names: tuple[Formula, ...], size: i
 
     Errors: BackendError if the premise is never true, or if a solver finds no answer or not that of the other.
     """
-    import z3
-
-    for formulas, needed in (((premise,), z3.sat), ((premise, z3.Not(goal)), z3.unsat)):
-        solver = z3.SolverFor("QF_FPBV")
-        solver.set("timeout", 120_000)
-        solver.add(*formulas)
-        answer = solver.check()
-        second_solver.confirm(solver, answer, "QF_BVFP")
-        if needed is z3.unsat and answer == z3.sat:
-            model = solver.model()
-            values = [model.eval(name, model_completion=True).as_long() for name in names]
-            return Replayed(size, ", ".join(shown(value) if value > 0xFF else f"byte {value}" for value in values))
-        if answer != needed:
-            raise BackendError(
-                "prove", f"{'an unmet premise' if needed is z3.sat else 'no answer'} ({answer})", "a proof"
-            )
-    return Replayed(size)
+    model = second_solver.counterexample("QF_BVFP", (premise,), goal)
+    if model is None:
+        return Replayed(size)
+    values = [model.eval(name, model_completion=True).as_long() for name in names]
+    return Replayed(size, ", ".join(shown(value) if value > 0xFF else f"byte {value}" for value in values))
 
 
 def _float(bits: Formula) -> Formula:

@@ -142,7 +142,6 @@ def claims() -> Iterator[ProofClaim]:
                 whole.value_of("mxfp4", SPECS["mxfp4"], subject),
             ),
             reduction="an input is flushed by a comparison of its magnitude with one number",
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )
     for spec, reference in SPECS.items():
         size = (16 if spec == "nvfp4" else 32) ** 3 * len(SPECIALS) ** 2
@@ -157,5 +156,4 @@ def claims() -> Iterator[ProofClaim]:
                 size=size,
                 decide=partial(blocks_of, spec, subject),
                 covers=(*whole.QUANTIZED[subject], whole.value_of(spec, reference, subject)),
-                needs="torch" if subject is ClaimSubject.TORCH else "",
             )

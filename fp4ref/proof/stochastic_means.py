@@ -148,7 +148,6 @@ def claims() -> Iterator[ProofClaim]:
             size=len(magnitudes()) << 8,
             decide=partial(in_python, subject),
             covers=covers,
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )
     yield ProofClaim(
         name="stochastic-expectation/golden",

@@ -89,7 +89,6 @@ def spare(subject: ClaimSubject, tell: Tell) -> Replayed:
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims of this module."""
     for subject in ON_HOST:
-        needs = "torch" if subject is ClaimSubject.TORCH else ""
         yield ProofClaim(
             name=f"moved-tails/{subject}",
             rules=("LAY-1", "LAY-2", "LAY-3", "LAY-4"),
@@ -100,7 +99,6 @@ def claims() -> Iterator[ProofClaim]:
             size=LONGEST,
             decide=partial(moved, subject),
             covers=RELAYOUTS[subject],
-            needs=needs,
         )
         yield ProofClaim(
             name=f"spare-nibbles/{subject}",
@@ -112,7 +110,6 @@ def claims() -> Iterator[ProofClaim]:
             size=ELEMENTS,
             decide=partial(spare, subject),
             covers=whole.QUANTIZED[subject],
-            needs=needs,
         )
         yield ProofClaim(
             name=f"amax-places/{subject}",
@@ -125,5 +122,4 @@ def claims() -> Iterator[ProofClaim]:
             size=SIZE,
             decide=partial(largest, subject),
             covers=whole.QUANTIZED[subject],
-            needs=needs,
         )

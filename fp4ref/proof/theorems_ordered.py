@@ -152,5 +152,4 @@ def claims() -> Iterator[ProofClaim]:
             covers=(*whole.QUANTIZED[subject], *values),
             reduction="a maximum has no order, and a code depends on the element, its block's maximum and the global "
             "one; so matrices whose neighbouring blocks are unlike decide which block an element has",
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )

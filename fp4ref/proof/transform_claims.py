@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
 from fp4ref import layout
 from fp4ref.proof import host, second_solver
-from fp4ref.proof.claims import ClaimSubject, Method, ProcessorCheck, ProofClaim, Replayed, Tell
+from fp4ref.proof.claims import ClaimSubject, Decide, Method, ProcessorCheck, ProofClaim
+from fp4ref.proof.python_parts import torch_rounds
 from fp4ref.proof.steps import INFINITY
 from fp4ref.proof.transforms import (
     PRIMES,
@@ -27,12 +28,12 @@ from fp4ref.proof.transforms import (
 
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims of this module."""
-    table: tuple[tuple[ClaimSubject, Callable[[Tell], Replayed], tuple[str, ...], str], ...] = (
-        (ClaimSubject.GOLDEN, partial(transform, ClaimSubject.GOLDEN), ("fp4ref.hadamard:transform",), ""),
-        (ClaimSubject.TORCH, partial(transform, ClaimSubject.TORCH), ("fp4ref_torch.hadamard:transform",), "torch"),
-        (ClaimSubject.HEADER, header_transform, ("hadamard.h:hadamard",), ""),
+    table: tuple[tuple[ClaimSubject, Decide, tuple[str, ...]], ...] = (
+        (ClaimSubject.GOLDEN, partial(transform, ClaimSubject.GOLDEN), ("fp4ref.hadamard:transform",)),
+        (ClaimSubject.TORCH, partial(transform, ClaimSubject.TORCH), ("fp4ref_torch.hadamard:transform",)),
+        (ClaimSubject.HEADER, header_transform, ("hadamard.h:hadamard",)),
     )
-    for subject, decide, covers, needs in table:
+    for subject, decide, covers in table:
         yield ProofClaim(
             name=f"hadamard-signs/{subject}",
             rules=("HAD-1", "HAD-3"),
@@ -43,7 +44,6 @@ def claims() -> Iterator[ProofClaim]:
             size=VECTORS,
             decide=decide,
             covers=covers,
-            needs=needs,
         )
     for subject, covers in (
         (ClaimSubject.GOLDEN, ("fp4ref.formats.codec:Codec.encode",)),
@@ -59,7 +59,6 @@ def claims() -> Iterator[ProofClaim]:
             size=256 << 16,
             decide=partial(drawn, subject),
             covers=covers,
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )
     for name, rule in SCALE_LAYOUTS.items():
         yield ProofClaim(
@@ -88,17 +87,21 @@ def claims() -> Iterator[ProofClaim]:
         reduction="the lower half of a product gives back the word that was multiplied, so that the upper half is "
         "known, and the other word follows by exclusive or",
     )
-    yield ProofClaim(
-        name="philox-bits/golden",
-        rules=("SR-6",),
-        method=Method.EXHAUSTIVE,
-        subject=ClaimSubject.GOLDEN,
-        statement="Philox is that of its definition in whole numbers, after 1, 7 and 10 rounds.",
-        domain="counters and keys with at most one bit, or with all bits",
-        size=3 * 130 * 66,
-        decide=rounds,
-        covers=("fp4ref.philox:philox4x32",),
-    )
+    for subject, decide, cover in (
+        (ClaimSubject.GOLDEN, rounds, "fp4ref.philox:philox4x32"),
+        (ClaimSubject.TORCH, torch_rounds, "fp4ref_torch.random_bytes:philox4x32"),
+    ):
+        yield ProofClaim(
+            name=f"philox-bits/{subject}",
+            rules=("SR-6",),
+            method=Method.EXHAUSTIVE,
+            subject=subject,
+            statement="Philox is that of its definition in whole numbers, after 1, 7 and 10 rounds.",
+            domain="counters and keys with at most one bit, or with all bits",
+            size=3 * 130 * 66,
+            decide=decide,
+            covers=(cover,),
+        )
     reduction = "clamped differences and rounded sums never fall as a pattern grows, so the thresholds decide all codes"
     for name, start, size, domain, long in (
         ("thresholds", (127 - 1) << 23, 3 << 23, "all factors from 1/2 up to 4", False),

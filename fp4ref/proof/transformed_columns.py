@@ -108,5 +108,4 @@ def claims() -> Iterator[ProofClaim]:
                 whole.value_of(SPEC, "fp4ref.specs:NVFP4_RHT", subject),
             ),
             reduction="" if of_codes else "a maximum depends on the order of elements in nothing but its place",
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )

@@ -193,5 +193,4 @@ def claims() -> Iterator[ProofClaim]:
             size=SPECIAL_CASES,
             decide=partial(special, subject),
             covers=(*CODE[subject], *CALLED.get(subject, ())),
-            needs="torch" if subject is ClaimSubject.TORCH else "",
         )

@@ -215,7 +215,6 @@ def claims() -> Iterator[ProofClaim]:
                     decide=partial(quantizes, spec, dtype, subject),
                     covers=(*QUANTIZED[subject], _value(spec, subject)),
                     reduction="" if every else "products, quotients and roundings never fall as a magnitude grows",
-                    **_run(subject),
                 )
         count = len(AMAXES) if spec == "nvfp4" else 1
         for subject in BACKENDS:
@@ -230,7 +229,6 @@ def claims() -> Iterator[ProofClaim]:
                 size=2 * count * len(TYPES) << (8 + PIPELINES[spec]().element.format.bits),
                 decide=partial(dequantizes, spec, subject),
                 covers=(*DECODED[subject], _value(spec, subject)),
-                **_run(subject),
             )
 
 
@@ -243,9 +241,3 @@ def value_of(spec: str, reference: str, subject: ClaimSubject) -> str:
     """Return the reference of a specification by name, as a subject reads it."""
     native = subject in {ClaimSubject.CPU, ClaimSubject.CUDA}
     return f"{sources.LOWERED}{spec}" if native else reference
-
-
-def _run(subject: ClaimSubject) -> dict[str, Any]:
-    """Return the options of a claim: the library that a replay imports, and whether it takes minutes."""
-    on_torch = subject in {ClaimSubject.TORCH, ClaimSubject.CUDA}
-    return {"needs": "torch" if on_torch else "", "long": subject is ClaimSubject.CUDA}

@@ -74,3 +74,9 @@ def few(values: Sequence[Any], count: int) -> list[Any]:
         for value in values
     ]
     return each[:count] + [value._replace(marks=[*value.marks, pytest.mark.heavy]) for value in each[count:]]
+
+
+def heavy_or_release(names: Iterable[str], heavy: Iterable[str]) -> Any:
+    """Return a mark that runs a test for each name: those of the second argument in CI, all before a release."""
+    marks = {True: pytest.mark.heavy, False: pytest.mark.release}
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks[name in heavy]) for name in names])

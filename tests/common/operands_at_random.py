@@ -1,6 +1,8 @@
-"""Operands of products from random bytes, and pairs of specifications that use every part of what multiplies them."""
+"""Operands of products from bytes, and pairs of specifications that use every part of what multiplies them."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -40,3 +42,17 @@ def operand(
     packed = packing.pack(codes, spec.element.format)
     laid = LAYOUTS[scale_layout].from_linear(scales)
     return Quantized(spec, (rows, depth), "float32", scale_layout, DirectionData(packed, laid, amax))
+
+
+def sides_of(spec: fp4ref.Spec, given: dict[str, Any], layout: str = "linear") -> list[Quantized]:
+    """Return both operands of a product from the inputs that a kernel was given, by name."""
+    return [
+        Quantized(
+            spec,
+            (given[count], given["depth"]),
+            "float32",
+            layout,
+            DirectionData(given[f"{name}_data"], given[f"{name}_scales"], given.get(f"{name}_amax")),
+        )
+        for name, count in (("a", "rows"), ("b", "columns"))
+    ]

@@ -20,6 +20,7 @@ from _pytest.runner import runtestprotocol
 from fp4ref import rules
 from fp4ref.rules import Rule
 from fp4ref.spec_root import spec_root
+from standard_rules import RULES
 
 # What is no number of a sentence: tables, generated parts, IDs of rules, targets of links, titles, chapters.
 OTHER = re.compile(
@@ -115,12 +116,11 @@ def unread(chapter: str, items: list[pytest.Function], reads: dict[str, set[str]
     """Change the numbers of a chapter one at a time; return their count, and those whose change no test noticed."""
     path = next(spec_root().glob(f"{chapter}-*.md"))
     text = path.read_text("utf-8")
-    held, left, words = defined_by(items), [], list(numbers(text))
+    left, words = [], list(numbers(text))
     for word in words:
         rule = rule_at(text, word.start())
         changed[path.name] = text[: word.start()] + other(word[0]) + text[word.end() :]
-        for record in held:
-            record.update(rules.defined())
+        RULES.update(rules.defined())
         readers = [item for item in items if rule in reads[item.nodeid]]
         readers += [item for item in items if path.name in reads[item.nodeid] and item not in readers]
         if not any(fails(item)[0] for item in readers):
@@ -128,12 +128,5 @@ def unread(chapter: str, items: list[pytest.Function], reads: dict[str, set[str]
             before, after = (" ".join(part.split()) for part in around)
             left.append({"rule": rule, "number": word[0], "before": before, "after": after})
         changed.clear()
-    for record in held:
-        record.update(rules.defined())
+    RULES.update(rules.defined())
     return {"numbers": len(words), "unread": left}
-
-
-def defined_by(items: list[pytest.Function]) -> list[dict[str, Rule]]:
-    """Return the records of all rules that modules of tests hold."""
-    held = (value for item in items for value in item.function.__globals__.values())
-    return list({id(value): value for value in held if isinstance(value, dict) and "NUM-1" in value}.values())

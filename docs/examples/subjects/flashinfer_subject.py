@@ -7,18 +7,19 @@ from typing import Any
 
 import fp4ref
 
+SETTINGS: dict[str, Any] = {
+    "inputs": ("x", "encode_scale"),
+    "outputs": ("data", "scales"),
+    "arrays": "torch",
+    "device": "cuda",
+    "dtypes": ("bfloat16", "float16"),
+    "multiple": (1, 16),
+    "leading": False,
+    "empty": False,
+}
 
-@fp4ref.kernel(
-    inputs=("x", "encode_scale"),
-    outputs=("data", "scales"),
-    scale_layout="tiled_128x4",
-    arrays="torch",
-    device="cuda",
-    dtypes=("bfloat16", "float16"),
-    multiple=(1, 16),
-    leading=False,
-    empty=False,
-)
+
+@fp4ref.kernel(scale_layout="tiled_128x4", **SETTINGS)
 def quantize(x: Any, encode_scale: Any) -> tuple[Any, Any]:
     """[M, K] and the global scale 448 * 6 / amax to packed codes and swizzled scales."""
     import flashinfer
@@ -26,17 +27,7 @@ def quantize(x: Any, encode_scale: Any) -> tuple[Any, Any]:
     return flashinfer.nvfp4_quantize(x, encode_scale, sfLayout=flashinfer.SfLayout.layout_128x4, do_shuffle=False)
 
 
-@fp4ref.kernel(
-    inputs=("x", "encode_scale"),
-    outputs=("data", "scales"),
-    scale_layout="linear",
-    arrays="torch",
-    device="cuda",
-    dtypes=("bfloat16", "float16"),
-    multiple=(1, 16),
-    leading=False,
-    empty=False,
-)
+@fp4ref.kernel(scale_layout="linear", **SETTINGS)
 def quantize_linear(x: Any, encode_scale: Any) -> tuple[Any, Any]:
     """Return the same with the scales in rows."""
     import flashinfer

@@ -155,9 +155,5 @@ def _with_activations(listed: list[tuple[Any, list[int]]]) -> list[tuple[Any, li
     return result
 
 
-def _joined(bias: Any, activation: Any) -> bool:
-    return getattr(bias, "takes_activation", False) and getattr(activation, "joins_bias", False)
-
-
 def _quantizes(op: Any) -> bool:
     return getattr(op, "fp8", False) and "grad_output" in op.operand_roles(False) and op.backward_override is None
