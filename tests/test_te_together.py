@@ -122,6 +122,25 @@ def test_a_kind_holds_all_that_a_pass_decides_by(module, repeating):
     assert repeating.repeated > 100
 
 
+@pytest.mark.rule("TEM-11")
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("mode", ["column", "row"])
+def test_a_process_alone_has_all_rows_whatever_its_layer_says(mode, recipe, repeating):
+    """The option is the only difference of two layers: no group is there, and no key has to hold it."""
+    torch.manual_seed(0)
+    layers = [te.Linear(64, 96, params_dtype=torch.bfloat16, parallel_mode=mode) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    layers[1].sequence_parallel = True
+    for _ in range(3):
+        x = torch.randn(128, 64).bfloat16()
+        for each in layers:
+            each.zero_grad(set_to_none=True)
+            torch.manual_seed(1)
+            step(each, x, RECIPES[recipe])
+        for one, other in zip(*(each.parameters() for each in layers), strict=True):
+            assert torch.equal(one.grad.view(torch.uint8), other.grad.view(torch.uint8))
+
+
 @pytest.mark.rule("TEM-34", "TEL-32")
 def test_factors_of_either_sign_of_zero_are_two_kinds(repeating):
     torch.manual_seed(0)
