@@ -76,13 +76,14 @@ class TransformerEngineBaseModule(QuantizedOperands):
             dtype = torch.get_autocast_dtype(device)
         elif not allow_different_data_and_param_types:
             for name, parameter in parameters:
-                if parameter.dtype != dtype:
+                if parameter.dtype is not dtype:
                     got = f"input {dtype} with {name} {parameter.dtype}"
                     raise TensorDTypeError(type(self).__name__, got, "one type, or torch.autocast")
-        vars(self).update(fp8=state.fp8_enabled, fp8_calibration=state.fp8_calibration, activation_dtype=dtype)
-        if self.fp8 or self.fp8_calibration:
+        enabled, calibrates = state.fp8_enabled, state.fp8_calibration
+        self.__dict__.update(fp8=enabled, fp8_calibration=calibrates, activation_dtype=dtype)
+        if enabled or calibrates:
             self.init_fp8_metadata()
-        if self.fp8:
+        if enabled:
             self._require_own_recipe(parameters)
             FP8GlobalStateManager.add_fp8_tensors_to_global_buffer(self.fp8_meta)
         return x if allow_non_contiguous else x.contiguous()
@@ -102,7 +103,9 @@ class TransformerEngineBaseModule(QuantizedOperands):
 
     def _require_own_recipe(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
         for name, parameter in parameters:
-            for quantizer in self._get_weight_quantizers() if isinstance(parameter, QuantizedTensor) else ():
+            if not isinstance(parameter, QuantizedTensor):
+                continue
+            for quantizer in self._get_weight_quantizers():
                 if type(made_by := getattr(parameter, "_quantizer", None)) is not type(quantizer):
                     under = type(self.fp8_meta["recipe"]).__name__
                     got = f"Recipe mismatch for {name}: packed by {type(made_by).__name__} under {under}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -44,7 +44,9 @@ class ProductCall:
     """The settings that calls with one weight share with calls with several.
 
     save_original_input: keep the input as it came, and quantize it again for wgrad. overwrite_main_grad: store the
-    weight's gradient in its buffer instead of adding it. wants_any: a gradient is wanted, if only that of a bias.
+    weight's gradient in its buffer instead of adding it. `begin` sets the others: which gradients are wanted, wants_any
+    for any, if only that of a bias; whether dgrad and wgrad take quantized operands; and whether wgrad starts from the
+    input as it came, never with dequantized operands.
     """
 
     dtype: torch.dtype
@@ -54,23 +56,28 @@ class ProductCall:
     wants_dgrad: bool = False
     wants_wgrad: bool = False
     wants_any: bool = False
+    quantizes_backward: bool = False
+    keeps_original_input: bool = True
 
     @property
     def quantizes(self) -> bool:
         """True if fprop takes quantized operands."""
         raise NotImplementedError
 
-    @property
-    def quantizes_backward(self) -> bool:
-        """True if dgrad and wgrad take quantized operands."""
-        return self.quantizes and self.backward_override is None
+    def begin(self, x: torch.Tensor, weight: torch.Tensor, biases: Iterable[torch.Tensor | None]) -> None:
+        """Set what follows from the operands, in the context of the call, and from its settings. Rules: TEM-15, TEM-16.
 
-    @property
-    def keeps_original_input(self) -> bool:
-        """True if wgrad starts from the input as it came: never with dequantized operands. Rules: TEM-15, TEM-16."""
-        if not self.quantizes or self.backward_override == "high_precision":
-            return True
-        return self.save_original_input and self.backward_override is None
+        weight: one of them.
+        """
+        if torch.is_grad_enabled():
+            self.wants_dgrad, self.wants_wgrad = x.requires_grad, weight.requires_grad
+            self.wants_any = self.wants_dgrad or self.wants_wgrad
+            if not self.wants_any:
+                self.wants_any = any(each is not None and each.requires_grad for each in biases)
+        if self.quantizes:
+            self.quantizes_backward = self.backward_override is None
+            kept = self.save_original_input and self.quantizes_backward
+            self.keeps_original_input = kept or self.backward_override == "high_precision"
 
 
 @dataclass(kw_only=True)
@@ -147,4 +154,4 @@ def directed(quantizer: Any, *, rowwise: bool, columnwise: bool) -> Any:
 
 def _bits(factor: float) -> str:
     """Return a factor so that -0 is another one than 0, and NaN is equal to itself."""
-    return float(factor).hex()
+    return "1" if factor == 1.0 else float(factor).hex()

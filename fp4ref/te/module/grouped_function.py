@@ -76,10 +76,7 @@ def grouped_linear(
 
     Rules: TEM-1, TEM-2, TEM-5, TEM-13, TEM-14, TEM-15, TEM-16, TEM-45. Certificates: group-weights.
     """
-    grad = torch.is_grad_enabled()
-    call.wants_dgrad = grad and x.requires_grad
-    call.wants_wgrad = grad and weights[0].requires_grad
-    call.wants_any = grad and any(each.requires_grad for each in (x, weights[0], *biases))
+    call.begin(x, weights[0], biases)
     return _GroupedLinear.apply(x, call, *weights, *biases)  # type: ignore[no-any-return, no-untyped-call]
 
 

@@ -111,10 +111,13 @@ class Linear(ParallelModule):
         inp: torch.Tensor,
         is_first_microbatch: bool | None,
         norm: tuple[torch.Tensor | None, ...] | None = None,
-        **unsupported: bool,
+        *,
+        fp8_output: bool,
+        fp8_grad: bool,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
         """`forward` of an input that is prepared; norm: what made it, for the node of the graph."""
-        require_only_supported(f"{type(self).__name__}.forward", **unsupported)
+        if fp8_output is not False or fp8_grad is not False:
+            require_only_supported(f"{type(self).__name__}.forward", fp8_output=fp8_output, fp8_grad=fp8_grad)
         bias = self.joined(self.bias_names) if self.use_bias else None
         fused = self.apply_bias and self.parallel_mode != "row"
         y = self.call_linear(

@@ -29,10 +29,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, cal
 
     Rules: TEM-1, TEM-2, TEM-13, TEM-15, TEM-16, TEM-40.
     """
-    grad = torch.is_grad_enabled()
-    call.wants_dgrad = grad and x.requires_grad
-    call.wants_wgrad = grad and weight.requires_grad
-    call.wants_any = call.wants_dgrad or call.wants_wgrad or (grad and bias is not None and bias.requires_grad)
+    call.begin(x, weight, (bias,))
     return _Linear.apply(x, weight, bias, call)  # type: ignore[no-untyped-call]
 
 
@@ -57,7 +54,9 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         call: LinearCall = ctx.call
         rows = as_rows(grads[0], call.dtype)
-        grad_bias = rows.sum(0).to(ctx.bias_dtype) if ctx.bias_dtype is not None and ctx.needs_input_grad[2] else None
+        grad_bias = rows.sum(0) if ctx.bias_dtype is not None and ctx.needs_input_grad[2] else None
+        if grad_bias is not None and grad_bias.dtype is not ctx.bias_dtype:
+            grad_bias = grad_bias.to(ctx.bias_dtype)
         if not (call.wants_dgrad or call.wants_wgrad):
             finish_backward(ctx)
             return None, None, grad_bias, None
@@ -251,5 +250,5 @@ def _bias(bias: torch.Tensor | None, call: LinearCall) -> torch.Tensor | None:
     """Return the bias in the type that a quantized GEMM adds: bfloat16 for a float32 result. Rules: TEM-14."""
     if bias is None:
         return None
-    narrow = call.quantizes and call.dtype is torch.float32
-    return bias.to(torch.bfloat16 if narrow else call.dtype)
+    dtype = torch.bfloat16 if call.dtype is torch.float32 and call.quantizes else call.dtype
+    return bias if bias.dtype is dtype else bias.to(dtype)

@@ -155,8 +155,10 @@ class ParallelModule(TransformerEngineBaseModule):
 
     def joined(self, names: Sequence[str]) -> torch.Tensor:
         """Return the parameters of these names, one below the other."""
-        values = [getattr(self, name) for name in names]
-        return values[0] if len(values) == 1 else torch.cat(values)
+        if len(names) == 1:
+            value = self._parameters.get(names[0])  # which getattr finds last
+            return getattr(self, names[0]) if value is None else value
+        return torch.cat([getattr(self, name) for name in names])
 
     def call_linear(
         self,
