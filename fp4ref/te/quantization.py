@@ -37,7 +37,7 @@ from fp4ref.te.recipe_state import (
     get_fp8_torch_dtype,
 )
 from fp4ref.te.recipe_state_base import RecipeState
-from fp4ref.te.recomputation import Recomputation
+from fp4ref.te.recomputation import Recomputation, delayed_state
 from fp4ref.te.roles import DelayedScalingRequest, QuantizerRequest, QuantizerRole
 
 __all__ = [
@@ -163,10 +163,9 @@ class FP8GlobalStateManager(Availability, Recomputation):
     @classmethod
     def add_fp8_tensors_to_global_buffer(cls, fp8_meta: dict[str, Any]) -> None:
         """Let the scales of a module's states be updated from now on; nothing but delayed scaling has any."""
-        for forward in (True, False):
-            state = fp8_meta.get(cls.get_meta_tensor_key(forward))
-            state = getattr(state, "delayed", state)
-            if isinstance(state, DelayedScalingRecipeState):
+        for key, forward in (("scaling_fwd", True), ("scaling_bwd", False)):
+            state = delayed_state(fp8_meta, key)
+            if state is not None:
                 state.group = cls.get_fp8_group()
                 cls.quantization_state.histories.add(state, forward=forward)
                 if cls.quantization_state.scales_used is not None:

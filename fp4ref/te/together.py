@@ -111,13 +111,11 @@ def _emptied(value: Any) -> Any:
 
 def _closed(forms: Iterable[Any], tensors: Iterable[Any]) -> list[Any]:
     """Return tensors, and storage of given forms with the next ones as its buffers."""
-    closed: list[Any] = []
     rest = iter(tensors)
-    for form in forms:
-        if form is None:
-            closed.append(next(rest))
-        else:
-            made = sharing_buffers(form)
-            made.__dict__.update(zip(form.BUFFERS, rest, strict=False))
-            closed.append(made)
-    return closed
+    return [next(rest) if form is None else _filled(form, rest) for form in forms]
+
+
+def _filled(form: Any, tensors: Iterable[Any]) -> Any:
+    made = sharing_buffers(form)
+    made.__dict__.update(zip(form.BUFFERS, tensors, strict=False))
+    return made

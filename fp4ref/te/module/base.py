@@ -71,20 +71,20 @@ class TransformerEngineBaseModule(QuantizedOperands):
         packed parameters were made for another recipe.
         """
         state, device, dtype = FP8GlobalStateManager.quantization_state, x.device.type, x.dtype
-        parameters = list(parameters_of(self))
-        if torch.is_autocast_enabled(device):
-            dtype = torch.get_autocast_dtype(device)
-        elif not allow_different_data_and_param_types:
-            for name, parameter in parameters:
-                if parameter.dtype is not dtype:
-                    got = f"input {dtype} with {name} {parameter.dtype}"
-                    raise TensorDTypeError(type(self).__name__, got, "one type, or torch.autocast")
+        casts, packed = torch.is_autocast_enabled(device), list[tuple[str, QuantizedTensor]]()
+        for name, parameter in parameters_of(self):
+            if parameter.dtype is not dtype and not (casts or allow_different_data_and_param_types):
+                got = f"input {dtype} with {name} {parameter.dtype}"
+                raise TensorDTypeError(type(self).__name__, got, "one type, or torch.autocast")
+            if isinstance(parameter, QuantizedTensor):
+                packed.append((name, parameter))
+        dtype = torch.get_autocast_dtype(device) if casts else dtype
         enabled, calibrates = state.fp8_enabled, state.fp8_calibration
         self.__dict__.update(fp8=enabled, fp8_calibration=calibrates, activation_dtype=dtype)
         if enabled or calibrates:
             self.init_fp8_metadata()
         if enabled:
-            self._require_own_recipe(parameters)
+            self._require_own_recipe(packed)
             FP8GlobalStateManager.add_fp8_tensors_to_global_buffer(self.fp8_meta)
         return x if allow_non_contiguous else x.contiguous()
 
@@ -101,10 +101,8 @@ class TransformerEngineBaseModule(QuantizedOperands):
         """The operands of the backward pass: None for quantized ones, "dequantized", or "high_precision"."""
         return self.fp8_meta["recipe"].backward_override if self.fp8 else None
 
-    def _require_own_recipe(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
-        for name, parameter in parameters:
-            if not isinstance(parameter, QuantizedTensor):
-                continue
+    def _require_own_recipe(self, packed: Iterable[tuple[str, QuantizedTensor]]) -> None:
+        for name, parameter in packed:
             for quantizer in self._get_weight_quantizers():
                 if type(made_by := getattr(parameter, "_quantizer", None)) is not type(quantizer):
                     under = type(self.fp8_meta["recipe"]).__name__

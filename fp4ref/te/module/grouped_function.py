@@ -12,7 +12,7 @@ import torch
 from fp4ref.te.grouped import split_quantize
 from fp4ref.te.grouped_gemm import general_grouped_gemm
 from fp4ref.te.module.calls import ProductCall, directed
-from fp4ref.te.module.linear_function import as_rows, expose, finish_backward
+from fp4ref.te.module.linear_function import as_added, as_rows, expose, finish_backward, typed
 from fp4ref.te.module.weights import placeholder_for
 from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved, sharing_buffers
 from fp4ref.te.together import kinds, together
@@ -88,8 +88,7 @@ class _GroupedLinear(torch.autograd.Function):
         rows = as_rows(x.dequantize() if isinstance(x, QuantizedTensorStorage) else x, call.dtype)
         quantizers = call.of_inputs()
         operands = call.quantized_weights or [weight.to(call.dtype) for weight in weights]
-        narrow = call.quantizes and call.dtype is torch.float32
-        added = [bias.to(torch.bfloat16 if narrow else call.dtype) for bias in biases]
+        added = [as_added(bias, call) for bias in biases]
         kind = call.forward_kind(quantizers)
         y, *inputs = together(kind, (rows, *operands, *added), partial(_forward, call, quantizers))
         if call.wants_any:
@@ -103,7 +102,7 @@ class _GroupedLinear(torch.autograd.Function):
         call: GroupedCall = ctx.call
         rows = as_rows(grads[0], call.dtype)
         pieces = torch.split(rows, call.m_splits)
-        bias_grads = [piece.sum(0).to(dtype) for piece, dtype in zip(pieces, ctx.biases, strict=False)]
+        bias_grads = [typed(piece.sum(0), dtype) for piece, dtype in zip(pieces, ctx.biases, strict=False)]
         if not (call.wants_dgrad or call.wants_wgrad):
             finish_backward(ctx)
             return None, None, *[None] * len(pieces), *bias_grads

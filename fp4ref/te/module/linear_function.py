@@ -14,7 +14,7 @@ import torch
 from fp4ref.te.cast import quantize
 from fp4ref.te.distributed import gather_along_first_dim
 from fp4ref.te.gemm import general_gemm
-from fp4ref.te.module.calls import LinearCall, directed
+from fp4ref.te.module.calls import LinearCall, ProductCall, directed
 from fp4ref.te.module.saved_shards import gather_codes, scatter_codes
 from fp4ref.te.module.weights import placeholder_for
 from fp4ref.te.quantization import FP8GlobalStateManager
@@ -39,7 +39,7 @@ class _Linear(torch.autograd.Function):
         rows = as_rows(x, call.dtype)
         quantizer = call.of_input()
         operand = call.quantized_weight if call.quantizes else weight.to(call.dtype)
-        inputs = rows, weight if call.weight_quantizer else operand, _bias(bias, call)
+        inputs = rows, weight if call.weight_quantizer else operand, None if bias is None else as_added(bias, call)
         kind = call.forward_kind(quantizer)
         kept_input, kept_weight, y = together(kind, inputs, partial(_forward, call, quantizer))
         if call.wants_any:
@@ -54,9 +54,8 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         call: LinearCall = ctx.call
         rows = as_rows(grads[0], call.dtype)
-        grad_bias = rows.sum(0) if ctx.bias_dtype is not None and ctx.needs_input_grad[2] else None
-        if grad_bias is not None and grad_bias.dtype is not ctx.bias_dtype:
-            grad_bias = grad_bias.to(ctx.bias_dtype)
+        wants_bias = ctx.bias_dtype is not None and ctx.needs_input_grad[2]
+        grad_bias = typed(rows.sum(0), ctx.bias_dtype) if wants_bias else None
         if not (call.wants_dgrad or call.wants_wgrad):
             finish_backward(ctx)
             return None, None, grad_bias, None
@@ -75,9 +74,13 @@ class _Linear(torch.autograd.Function):
 
 
 def as_rows(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor [..., K] as a matrix of a type; itself if it is one, which takes no call of torch."""
-    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    return rows if rows.dtype is dtype else rows.to(dtype)
+    """Return a tensor [..., K] as a matrix of a type; itself if it is one."""
+    return typed(x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), dtype)
+
+
+def typed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor in a type; itself, without a call of torch, if it has the type."""
+    return x if x.dtype is dtype else x.to(dtype)
 
 
 def _forward(
@@ -246,9 +249,7 @@ def _weight_gradient(operand: Any, grad_output: Any, call: LinearCall) -> torch.
     return placeholder_for(parameter)
 
 
-def _bias(bias: torch.Tensor | None, call: LinearCall) -> torch.Tensor | None:
+def as_added(bias: torch.Tensor, call: ProductCall) -> torch.Tensor:
     """Return the bias in the type that a quantized GEMM adds: bfloat16 for a float32 result. Rules: TEM-14."""
-    if bias is None:
-        return None
     dtype = torch.bfloat16 if call.dtype is torch.float32 and call.quantizes else call.dtype
-    return bias if bias.dtype is dtype else bias.to(dtype)
+    return typed(bias, dtype)
