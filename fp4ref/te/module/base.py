@@ -71,7 +71,8 @@ class TransformerEngineBaseModule(QuantizedOperands):
         packed parameters were made for another recipe.
         """
         state, device, dtype = FP8GlobalStateManager.quantization_state, x.device.type, x.dtype
-        casts, packed = torch.is_autocast_enabled(device), list[tuple[str, QuantizedTensor]]()
+        casts = torch.is_autocast_enabled(device)
+        packed: list[tuple[str, QuantizedTensor]] = []
         for name, parameter in parameters_of(self):
             if parameter.dtype is not dtype and not (casts or allow_different_data_and_param_types):
                 got = f"input {dtype} with {name} {parameter.dtype}"
