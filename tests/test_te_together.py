@@ -17,6 +17,7 @@ from fp4ref import registry, te  # noqa: E402
 from fp4ref.te import debug, together  # noqa: E402
 from fp4ref.te.module import grouped_function, grouped_linear, linear_function  # noqa: E402
 
+E4M3 = te.DType.kFloat8E4M3
 STABLE = {"disable_stochastic_rounding": True}
 RECIPES = {
     "none": None,
@@ -139,6 +140,24 @@ def test_a_process_alone_has_all_rows_whatever_its_layer_says(mode, recipe, repe
             step(each, x, RECIPES[recipe])
         for one, other in zip(*(each.parameters() for each in layers), strict=True):
             assert torch.equal(one.grad.view(torch.uint8), other.grad.view(torch.uint8))
+
+
+@pytest.mark.rule("TEM-15")
+@pytest.mark.parametrize("module", ["Linear", "GroupedLinear"])
+def test_an_input_that_is_quantized_again_is_so_by_its_own_recipe(module, repeating):
+    """Two recipes that differ in the type of the input alone, which the backward pass reads from its original."""
+
+    def recipe(kind):
+        return te.recipe.CustomRecipe(
+            qfactory=lambda role: te.MXFP8Quantizer(kind if role and role.tensor_type == "input" else E4M3)
+        )
+
+    torch.manual_seed(0)
+    layer = MODULES[module](save_original_input=True)
+    recipes = [recipe(E4M3), recipe(te.DType.kFloat8E5M2)]
+    for each in recipes * 3:
+        step(layer, torch.randn(128, 64).bfloat16(), each)
+    assert repeating.repeated > 5
 
 
 @pytest.mark.rule("TEM-34", "TEL-32")

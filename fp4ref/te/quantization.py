@@ -206,6 +206,8 @@ class FP8GlobalStateManager(Availability, Recomputation):
 class autocast(ContextDecorator):  # noqa: N801 - a public name
     """Let modules quantize the operands of their GEMMs by the recipe, within the context.
 
+    It holds for the whole process: threads that run at the same time share one that is entered around all of them.
+
     calibrating: note the maxima of operands, for delayed scaling, also where enabled is False. recipe:
     MXFP8BlockScaling if none is given. amax_reduction_group: the processes that share the maxima of delayed scaling.
     _graph: what runs is captured in a graph: the flag of `set_skip_fp8_weight_update_tensor` decides for kept weights.

@@ -141,7 +141,7 @@ class LinearCall(ProductCall):
             return None
         again = self.quantizes_backward and self.keeps_original_input  # the input is quantized again
         found = kinds((self.input_quantizer if again else None, of_gradient))
-        how = self.dtype, _bits(self.gradient_factor), self.backward_override, self.quantizes
+        how = self.dtype, _bits(self.gradient_factor), self.backward_override
         return found and ("gradients", how, self.wants_dgrad, self.wants_wgrad, found)
 
 

@@ -65,7 +65,7 @@ class GroupedCall(ProductCall):
             return None
         again = self.quantizes_backward and self.keeps_original_input  # inputs are quantized again
         found = kinds((*of_gradients, *(self.input_quantizers if again else ())))
-        how = self.dtype, self.backward_override, self.quantizes, self.wants_dgrad, self.wants_wgrad
+        how = self.dtype, self.backward_override, self.wants_dgrad, self.wants_wgrad
         return None if found is None else ("grouped gradients", *how, *self.m_splits, *found)
 
 

@@ -36,7 +36,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, cal
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall) -> Any:
-        rows = as_rows(x, call.dtype)
+        rows = as_rows(x.detach(), call.dtype)
         quantizer = call.of_input()
         operand = call.quantized_weight if call.quantizes else weight.to(call.dtype)
         inputs = rows, weight if call.weight_quantizer else operand, None if bias is None else as_added(bias, call)
@@ -44,7 +44,7 @@ class _Linear(torch.autograd.Function):
         kept_input, kept_weight, y = together(kind, inputs, partial(_forward, call, quantizer))
         if call.wants_any:
             if call.wants_wgrad and call.keeps_original_input:
-                kept_input = _of_backward(rows.detach(), call)
+                kept_input = _of_backward(rows, call)
             _save(ctx, kept_input, _saved_weight(weight, operand, call) if kept_weight is None else kept_weight, call)
             ctx.shape, ctx.bias_dtype = x.shape, None if bias is None else bias.dtype
         result = y if x.dim() == 2 else y.reshape(-1, *x.shape[1:-1], y.shape[-1])
@@ -152,7 +152,7 @@ def _quantized_input(rows: torch.Tensor, quantizer: Any, call: LinearCall) -> An
     if isinstance(rows, QuantizedTensorStorage):  # by an operation before this one
         return sharing_buffers(rows)
     if call.parallel.gathers_input and not quantizer.is_quantizable(rows):
-        return rows.detach()  # gathered in high precision, then quantized
+        return rows  # gathered in high precision, then quantized
     return quantizer(rows)
 
 
