@@ -17,6 +17,7 @@ from fp4ref import registry, te  # noqa: E402
 from fp4ref.te import debug, together  # noqa: E402
 from fp4ref.te.module import grouped_function, grouped_linear, linear_function  # noqa: E402
 
+E4M3 = te.DType.kFloat8E4M3
 STABLE = {"disable_stochastic_rounding": True}
 RECIPES = {
     "none": None,
@@ -120,6 +121,43 @@ def test_a_kind_holds_all_that_a_pass_decides_by(module, repeating):
             for each, rows in itertools.product(modules, (128, 192, 128)):
                 step(each, torch.randn(rows, 64).bfloat16(), RECIPES[name], grad=grad, weights=weights)
     assert repeating.repeated > 100
+
+
+@pytest.mark.rule("TEM-11")
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("mode", ["column", "row"])
+def test_a_process_alone_has_all_rows_whatever_its_layer_says(mode, recipe, repeating):
+    """The option is the only difference of two layers: no group is there, and no key has to hold it."""
+    torch.manual_seed(0)
+    layers = [te.Linear(64, 96, params_dtype=torch.bfloat16, parallel_mode=mode) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    layers[1].sequence_parallel = True
+    for _ in range(3):
+        x = torch.randn(128, 64).bfloat16()
+        for each in layers:
+            each.zero_grad(set_to_none=True)
+            torch.manual_seed(1)
+            step(each, x, RECIPES[recipe])
+        for one, other in zip(*(each.parameters() for each in layers), strict=True):
+            assert torch.equal(one.grad.view(torch.uint8), other.grad.view(torch.uint8))
+
+
+@pytest.mark.rule("TEM-15")
+@pytest.mark.parametrize("module", ["Linear", "GroupedLinear"])
+def test_an_input_that_is_quantized_again_is_so_by_its_own_recipe(module, repeating):
+    """Two recipes that differ in the type of the input alone, which the backward pass reads from its original."""
+
+    def recipe(kind):
+        return te.recipe.CustomRecipe(
+            qfactory=lambda role: te.MXFP8Quantizer(kind if role and role.tensor_type == "input" else E4M3)
+        )
+
+    torch.manual_seed(0)
+    layer = MODULES[module](save_original_input=True)
+    recipes = [recipe(E4M3), recipe(te.DType.kFloat8E5M2)]
+    for each in recipes * 3:
+        step(layer, torch.randn(128, 64).bfloat16(), each)
+    assert repeating.repeated > 5
 
 
 @pytest.mark.rule("TEM-34", "TEL-32")

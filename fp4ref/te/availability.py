@@ -6,6 +6,7 @@ from typing import Any
 
 from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.errors import SettingError
+from fp4ref.te.recipe import MXFP8BlockScaling
 
 
 def check_fp8_support() -> tuple[bool, str]:
@@ -30,6 +31,14 @@ def check_fp8_block_scaling_support() -> tuple[bool, str]:
     return _at_least((9, 0), "FP8 block scaling")
 
 
+CHECKS = {  # what a recipe says that it is, and what a device has to run
+    "nvfp4": check_nvfp4_support,
+    "mxfp8": check_mxfp8_support,
+    "float8_per_tensor_scaling": check_fp8_support,
+    "float8_block_scaling": check_fp8_block_scaling_support,
+}
+
+
 def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     """Return True if the emulated device runs per-tensor FP8; with the reason if it does not."""
     return check_fp8_support() if return_reason else check_fp8_support()[0]
@@ -50,19 +59,22 @@ def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[
     return check_fp8_block_scaling_support() if return_reason else check_fp8_block_scaling_support()[0]
 
 
+def get_default_recipe() -> Any:
+    """Return the recipe of an `autocast` without one: MXFP8."""
+    return MXFP8BlockScaling()
+
+
+get_default_fp8_recipe = get_default_recipe  # its former name
+
+
 def check_recipe_support(recipe: Any) -> None:
     """Raise SettingError, with the reason, unless the emulated device runs the recipe."""
-    for matches, check in (
-        (recipe.nvfp4, check_nvfp4_support),
-        (recipe.mxfp8, check_mxfp8_support),
-        (recipe.float8_per_tensor_scaling, check_fp8_support),
-        (recipe.float8_block_scaling, check_fp8_block_scaling_support),
-        (recipe.custom, lambda: (True, "")),
-        (lambda: True, lambda: (False, "not emulated")),
-    ):
-        if matches():
+    for asked, check in CHECKS.items():
+        if getattr(recipe, asked)():
             supported, reason = check()
             break
+    else:
+        supported, reason = recipe.custom(), "not emulated"
     if not supported:
         raise SettingError("autocast", f"{type(recipe).__name__}: {reason}", "an emulated recipe on a capable device")
 

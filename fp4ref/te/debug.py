@@ -33,6 +33,14 @@ def count(operation: str, role: str, times: int = 1) -> None:
             heard.append((operation, role, times))
 
 
+def count_again(counts: list[tuple[str, str, int]]) -> None:
+    """Note what `noted` returned as done once more."""
+    for operation, role, times in counts:
+        _COUNTS[operation][role] += times
+    if _listening.counts is not None:
+        _listening.counts.extend(counts)
+
+
 @contextmanager
 def noted() -> Iterator[list[tuple[str, str, int]]]:
     """Return a list that gets the arguments of `count`, as this thread calls it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,8 @@ from fp4ref.te.availability import (
     check_mxfp8_support,
     check_nvfp4_support,
     check_recipe_support,
+    get_default_fp8_recipe,
+    get_default_recipe,
     is_fp8_available,
     is_fp8_block_scaling_available,
     is_mxfp8_available,
@@ -23,7 +25,6 @@ from fp4ref.te.availability import (
 )
 from fp4ref.te.delayed_scaling import Histories
 from fp4ref.te.module.device import default_device
-from fp4ref.te.recipe import MXFP8BlockScaling
 from fp4ref.te.recipe_state import (
     CustomRecipeState,
     DelayedScalingRecipeState,
@@ -36,7 +37,7 @@ from fp4ref.te.recipe_state import (
     get_fp8_torch_dtype,
 )
 from fp4ref.te.recipe_state_base import RecipeState
-from fp4ref.te.recomputation import Recomputation
+from fp4ref.te.recomputation import Recomputation, delayed_state
 from fp4ref.te.roles import DelayedScalingRequest, QuantizerRequest, QuantizerRole
 
 __all__ = [
@@ -162,10 +163,9 @@ class FP8GlobalStateManager(Availability, Recomputation):
     @classmethod
     def add_fp8_tensors_to_global_buffer(cls, fp8_meta: dict[str, Any]) -> None:
         """Let the scales of a module's states be updated from now on; nothing but delayed scaling has any."""
-        for forward in (True, False):
-            state = fp8_meta.get(cls.get_meta_tensor_key(forward))
-            state = getattr(state, "delayed", state)
-            if isinstance(state, DelayedScalingRecipeState):
+        for key, forward in (("scaling_fwd", True), ("scaling_bwd", False)):
+            state = delayed_state(fp8_meta, key)
+            if state is not None:
                 state.group = cls.get_fp8_group()
                 cls.quantization_state.histories.add(state, forward=forward)
                 if cls.quantization_state.scales_used is not None:
@@ -199,18 +199,14 @@ class FP8GlobalStateManager(Availability, Recomputation):
     @classmethod
     def captured_skip_flag(cls) -> Any:
         """Return the flag that a graph which is captured now reads at every replay, None without one. Rules: TEM-3."""
-        return cls.get_skip_fp8_weight_update_tensor() if cls.fp8_graph_capturing() else None
+        flag = cls.quantization_state.skip_fp8_weight_update_tensor
+        return flag if flag is not None and cls.fp8_graph_capturing() else None
 
 
-@contextmanager
-def autocast(
-    enabled: bool = True,
-    calibrating: bool = False,
-    recipe: Any = None,
-    amax_reduction_group: Any = None,
-    _graph: bool = False,
-) -> Iterator[None]:
+class autocast(ContextDecorator):  # noqa: N801 - a public name
     """Let modules quantize the operands of their GEMMs by the recipe, within the context.
+
+    It holds for the whole process: threads that run at the same time share one that is entered around all of them.
 
     calibrating: note the maxima of operands, for delayed scaling, also where enabled is False. recipe:
     MXFP8BlockScaling if none is given. amax_reduction_group: the processes that share the maxima of delayed scaling.
@@ -220,27 +216,36 @@ def autocast(
 
     Rules: TEL-47, TEM-3.
     """
-    recipe = get_default_recipe() if recipe is None else recipe
-    if enabled:
-        check_recipe_support(recipe)
-    manager = FP8GlobalStateManager
-    before = manager.quantization_state
-    inside = {
-        "fp8_enabled": enabled,
-        "fp8_calibration": calibrating,
-        "fp8_recipe": recipe,
-        "fp8_distributed_group": amax_reduction_group,
-        "autocast_depth": before.autocast_depth + 1,
-        "fp8_graph_capturing": _graph,
-        "is_first_fp8_module": before.autocast_depth == 0 or before.is_first_fp8_module,
-    }
-    manager.quantization_state = FP8GlobalState(**(vars(before) | inside))
-    try:
-        yield
-    finally:
-        manager.quantization_state = before
-        if enabled and before.autocast_depth == 0 and not _graph and torch.is_grad_enabled():
-            manager.reduce_and_update_fp8_tensors(forward=True)
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        calibrating: bool = False,
+        recipe: Any = None,
+        amax_reduction_group: Any = None,
+        _graph: bool = False,
+    ) -> None:
+        self._asked = enabled, calibrating, recipe, amax_reduction_group, _graph
+        self._before: list[FP8GlobalState] = []
+
+    def __enter__(self) -> None:
+        enabled, calibrating, recipe, group, graph = self._asked
+        recipe = get_default_recipe() if recipe is None else recipe
+        if enabled:
+            check_recipe_support(recipe)
+        before, inside = FP8GlobalStateManager.quantization_state, object.__new__(FP8GlobalState)
+        vars(inside).update(vars(before), fp8_enabled=enabled, fp8_calibration=calibrating, fp8_recipe=recipe)
+        inside.fp8_distributed_group, inside.fp8_graph_capturing = group, graph
+        inside.autocast_depth = before.autocast_depth + 1
+        inside.is_first_fp8_module = before.autocast_depth == 0 or before.is_first_fp8_module
+        self._before.append(before)
+        FP8GlobalStateManager.quantization_state = inside
+
+    def __exit__(self, *error: object) -> None:
+        before = FP8GlobalStateManager.quantization_state = self._before.pop()
+        enabled, *_, graph = self._asked
+        if enabled and before.autocast_depth == 0 and not graph and torch.is_grad_enabled():
+            FP8GlobalStateManager.reduce_and_update_fp8_tensors(forward=True)
 
 
 def fp8_autocast(
@@ -282,14 +287,6 @@ def quantized_model_init(
 def fp8_model_init(enabled: bool = True, recipe: Any = None, preserve_high_precision_init_val: bool = False) -> Any:
     """`quantized_model_init` by its former name."""
     return quantized_model_init(enabled, recipe, preserve_high_precision_init_val)
-
-
-def get_default_recipe() -> Any:
-    """Return the recipe of an `autocast` without one: MXFP8."""
-    return MXFP8BlockScaling()
-
-
-get_default_fp8_recipe = get_default_recipe  # its former name
 
 
 def get_align_size_for_quantization(recipe: Any) -> int:

@@ -22,6 +22,7 @@ from fp4ref.te.recipe_base import (
     require_backward_override,
     require_format,
     require_no_attention,
+    require_settings,
 )
 from fp4ref.te.recipe_fp8 import DelayedScaling, Float8BlockScaling, Float8CurrentScaling, MMParams
 
@@ -76,9 +77,7 @@ class NVFP4BlockScaling(Recipe):
 
     def __post_init__(self) -> None:
         require_format(self, "fp4_format", Format.E2M1)
-        require_format(self, "fp8_format", Format.E4M3)
-        require_no_attention(self)
-        require_backward_override(self.backward_override)
+        require_settings(self, Format.E4M3)
         self.nvfp4_4over6_err_mode = self.nvfp4_4over6_err_mode.upper()
         for name, allowed, rule in (
             ("nvfp4_4over6", SCOPES, "TEL-17"),
@@ -127,9 +126,7 @@ class MXFP8BlockScaling(Recipe):
     enable_2d_quantization: bool = False
 
     def __post_init__(self) -> None:
-        require_format(self, "fp8_format", Format.E4M3, Format.HYBRID)
-        require_no_attention(self)
-        require_backward_override(self.backward_override)
+        require_settings(self, Format.E4M3, Format.HYBRID)
 
 
 @dataclass(repr=False)

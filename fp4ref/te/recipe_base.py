@@ -133,3 +133,10 @@ def require_no_attention(recipe: Any) -> None:
     for name in ("fp8_dpa", "fp8_mha"):
         if getattr(recipe, name):
             raise NotEmulatedError(type(recipe).__name__, f"{name}=True", "False: attention is not quantized", "TEL-1")
+
+
+def require_settings(recipe: Any, *formats: Format) -> None:
+    """Raise for another FP8 format than these, for quantized attention, and for an unknown override."""
+    require_format(recipe, "fp8_format", *formats)
+    require_no_attention(recipe)
+    require_backward_override(recipe.backward_override)

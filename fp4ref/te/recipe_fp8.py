@@ -17,9 +17,9 @@ from fp4ref.te.recipe_base import (
     Recipe,
     RecipeKind,
     flag,
-    require_backward_override,
     require_format,
     require_no_attention,
+    require_settings,
 )
 
 
@@ -50,9 +50,7 @@ class Float8CurrentScaling(Recipe):
     backward_override: str | None = os.environ.get("NVTE_BACKWARD_OVERRIDE")
 
     def __post_init__(self) -> None:
-        require_format(self, "fp8_format", Format.E4M3, Format.HYBRID)
-        require_no_attention(self)
-        require_backward_override(self.backward_override)
+        require_settings(self, Format.E4M3, Format.HYBRID)
         scale = QParams(power_2_scale=self.use_power_2_scales)
         self.fp8_quant_fwd_inp = self.fp8_quant_fwd_weight = self.fp8_quant_bwd_grad = scale
 
@@ -129,9 +127,7 @@ class Float8BlockScaling(Recipe):
     backward_override: str | None = os.environ.get("NVTE_BACKWARD_OVERRIDE")
 
     def __post_init__(self) -> None:
-        require_format(self, "fp8_format", Format.E4M3, Format.HYBRID)
-        require_no_attention(self)
-        require_backward_override(self.backward_override)
+        require_settings(self, Format.E4M3, Format.HYBRID)
         names = ("x_block_scaling_dim", "w_block_scaling_dim", "grad_block_scaling_dim")
         dims = [getattr(self, name) for name in names]
         got = ", ".join(f"{name} {dim}" for name, dim in zip(names, dims, strict=True))

@@ -9,8 +9,9 @@ nothing decided again in between. So `kind` has to hold all that the function de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from fp4ref import registry
@@ -24,22 +25,24 @@ from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
 from fp4ref.te.storage import QuantizedTensorStorage, sharing_buffers
 from fp4ref.te.swizzle import role_of
 
-STORAGE = {NVFP4TensorStorage, MXFP8TensorStorage, Float8TensorStorage}  # whose methods read nothing but attributes
+# Storage whose methods read nothing but attributes, and how to get its buffers, and all else.
+STORAGE = {
+    kind: (attrgetter(*kind.BUFFERS), attrgetter("_dtype", *kind.SETTINGS))
+    for kind in (NVFP4TensorStorage, MXFP8TensorStorage, Float8TensorStorage)
+}
 
 
 def together(kind: Hashable | None, inputs: Sequence[Any], act: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
     """Return act(*inputs); where a backend can, by one program that an earlier call of the kind left.
 
-    kind: None for steps that cannot be repeated. inputs: tensors, quantized storage, and None. act: returns such, too;
-    it draws no random numbers, and computes by operations of backends only.
+    kind: None for steps that cannot be repeated. inputs: a tensor, and more tensors, quantized storage, and None. act:
+    returns such, too; it draws no random numbers, and computes by operations of backends only.
     """
-    read = None if kind is None else _opened(inputs)
-    if read is None:
+    found = None if kind is None else server(inputs[0].device.type, registry.registered())
+    read = None if found is None else _opened(inputs)
+    if found is None or read is None:
         return act(*inputs)
     tensors, forms = read
-    found = server(next(each.device.type for each in tensors if each is not None), registry.registered())
-    if found is None:
-        return act(*inputs)
     acted: list[tuple[Any, ...]] = []
 
     def first() -> tuple[Sequence[Any], Any]:
@@ -50,12 +53,12 @@ def together(kind: Hashable | None, inputs: Sequence[Any], act: Callable[..., tu
         assert made is not None, "together: results that are neither tensors nor quantized storage"
         return made[0], ([_emptied(each) for each in results], counts)
 
-    results, (shapes, counts) = found[1](found[0], (kind, *forms), tensors, first)
+    call, serve = found
+    results, (shapes, counts) = serve(call, (kind, *forms), tensors, first)
     if acted:
         return acted[0]
-    for each in counts:
-        debug.count(*each)
-    return tuple(_closed(shapes, iter(results)))
+    debug.count_again(counts)
+    return tuple(_closed(shapes, results))
 
 
 @lru_cache
@@ -84,13 +87,14 @@ def _opened(values: Iterable[Any]) -> tuple[list[Any], list[Hashable]] | None:
     tensors: list[Any] = []
     forms: list[Hashable] = []
     for each in values:
-        if type(each) in STORAGE:
-            held = each.__dict__
-            tensors += [held[name] for name in each.BUFFERS]
-            forms.append((type(each), each._dtype, role_of(each), *[getattr(each, name) for name in each.SETTINGS]))
-        elif each is None or type(each) in PLAIN:
+        kind = type(each)
+        if each is None or kind in PLAIN:
             tensors.append(each)
             forms.append(None)
+        elif kind in STORAGE:
+            buffers, settings = STORAGE[kind]
+            tensors += buffers(each)
+            forms.append((kind, role_of(each), settings(each)))
         else:
             return None
     return tensors, forms
@@ -105,12 +109,13 @@ def _emptied(value: Any) -> Any:
     return form
 
 
-def _closed(forms: Iterable[Any], tensors: Iterator[Any]) -> Iterator[Any]:
-    """Yield tensors, and storage of given forms with the next ones as its buffers."""
-    for form in forms:
-        if form is None:
-            yield next(tensors)
-        else:
-            made = sharing_buffers(form)
-            made.__dict__.update(zip(form.BUFFERS, tensors, strict=False))
-            yield made
+def _closed(forms: Iterable[Any], tensors: Iterable[Any]) -> list[Any]:
+    """Return tensors, and storage of given forms with the next ones as its buffers."""
+    rest = iter(tensors)
+    return [next(rest) if form is None else _filled(form, rest) for form in forms]
+
+
+def _filled(form: Any, tensors: Iterable[Any]) -> Any:
+    made = sharing_buffers(form)
+    made.__dict__.update(zip(form.BUFFERS, tensors, strict=False))
+    return made

@@ -71,19 +71,21 @@ class TransformerEngineBaseModule(QuantizedOperands):
         packed parameters were made for another recipe.
         """
         state, device, dtype = FP8GlobalStateManager.quantization_state, x.device.type, x.dtype
-        parameters = list(parameters_of(self))
-        if torch.is_autocast_enabled(device):
-            dtype = torch.get_autocast_dtype(device)
-        elif not allow_different_data_and_param_types:
-            for name, parameter in parameters:
-                if parameter.dtype != dtype:
-                    got = f"input {dtype} with {name} {parameter.dtype}"
-                    raise TensorDTypeError(type(self).__name__, got, "one type, or torch.autocast")
-        vars(self).update(fp8=state.fp8_enabled, fp8_calibration=state.fp8_calibration, activation_dtype=dtype)
-        if self.fp8 or self.fp8_calibration:
+        casts = torch.is_autocast_enabled(device)
+        packed: list[tuple[str, QuantizedTensor]] = []
+        for name, parameter in parameters_of(self):
+            if parameter.dtype is not dtype and not (casts or allow_different_data_and_param_types):
+                got = f"input {dtype} with {name} {parameter.dtype}"
+                raise TensorDTypeError(type(self).__name__, got, "one type, or torch.autocast")
+            if isinstance(parameter, QuantizedTensor):
+                packed.append((name, parameter))
+        dtype = torch.get_autocast_dtype(device) if casts else dtype
+        enabled, calibrates = state.fp8_enabled, state.fp8_calibration
+        self.__dict__.update(fp8=enabled, fp8_calibration=calibrates, activation_dtype=dtype)
+        if enabled or calibrates:
             self.init_fp8_metadata()
-        if self.fp8:
-            self._require_own_recipe(parameters)
+        if enabled:
+            self._require_own_recipe(packed)
             FP8GlobalStateManager.add_fp8_tensors_to_global_buffer(self.fp8_meta)
         return x if allow_non_contiguous else x.contiguous()
 
@@ -100,9 +102,9 @@ class TransformerEngineBaseModule(QuantizedOperands):
         """The operands of the backward pass: None for quantized ones, "dequantized", or "high_precision"."""
         return self.fp8_meta["recipe"].backward_override if self.fp8 else None
 
-    def _require_own_recipe(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
-        for name, parameter in parameters:
-            for quantizer in self._get_weight_quantizers() if isinstance(parameter, QuantizedTensor) else ():
+    def _require_own_recipe(self, packed: Iterable[tuple[str, QuantizedTensor]]) -> None:
+        for name, parameter in packed:
+            for quantizer in self._get_weight_quantizers():
                 if type(made_by := getattr(parameter, "_quantizer", None)) is not type(quantizer):
                     under = type(self.fp8_meta["recipe"]).__name__
                     got = f"Recipe mismatch for {name}: packed by {type(made_by).__name__} under {under}"

@@ -11,8 +11,8 @@ import torch
 
 from fp4ref.te.grouped import split_quantize
 from fp4ref.te.grouped_gemm import general_grouped_gemm
-from fp4ref.te.module.calls import ProductCall
-from fp4ref.te.module.linear_function import expose, finish_backward
+from fp4ref.te.module.calls import ProductCall, directed
+from fp4ref.te.module.linear_function import as_added, as_rows, expose, finish_backward, typed
 from fp4ref.te.module.weights import placeholder_for
 from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved, sharing_buffers
 from fp4ref.te.together import kinds, together
@@ -40,26 +40,32 @@ class GroupedCall(ProductCall):
         """True if fprop takes quantized operands."""
         return bool(self.quantized_weights)
 
-    def draw(self, pieces: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """Return the random bytes that the gradients' quantizers take, two for each group; nothing for none."""
+    def of_inputs(self) -> list[Any]:
+        """Return the quantizers of the inputs for this call; none where nothing is quantized."""
+        if not self.quantizes:
+            return []
+        for_wgrad = self.wants_wgrad and self.quantizes_backward and not self.keeps_original_input
+        return [directed(each, rowwise=True, columnwise=for_wgrad) for each in self.input_quantizers]
+
+    def of_gradients(self) -> list[Any]:
+        """Return the quantizers of the output's gradients for this call; none where these are not quantized."""
         if not self.quantizes_backward:
             return []
-        drawn = [quantizer.draw(piece) for quantizer, piece in zip(self.grad_output_quantizers, pieces, strict=True)]
-        if not any(drawn):
-            return []
-        return [part for pair in drawn for part in pair or (None, None)]
+        wanted = {"rowwise": self.wants_dgrad, "columnwise": self.wants_wgrad}
+        return [directed(each, **wanted) for each in self.grad_output_quantizers]
 
-    def forward_kind(self) -> Hashable | None:
+    def forward_kind(self, of_inputs: list[Any]) -> Hashable | None:
         """Return the key of forward passes with the same kernels; None if the result's buffer is given."""
-        found = None if self.out is not None else kinds(self.input_quantizers)
+        found = None if self.out is not None else kinds(of_inputs)
         return None if found is None else ("grouped", self.dtype, *self.m_splits, *found)
 
-    def backward_kind(self) -> Hashable | None:
+    def backward_kind(self, of_gradients: list[Any]) -> Hashable | None:
         """Return the key of backward passes with the same kernels; None if a result's buffer is given."""
         if self.dgrad_out is not None or self.defer is not None or self.main_grads_of:
             return None
-        found = kinds((*self.input_quantizers, *(self.grad_output_quantizers if self.quantizes_backward else ())))
-        how = self.dtype, self.backward_override, self.save_original_input, self.wants_dgrad, self.wants_wgrad
+        again = self.quantizes_backward and self.keeps_original_input  # inputs are quantized again
+        found = kinds((*of_gradients, *(self.input_quantizers if again else ())))
+        how = self.dtype, self.backward_override, self.wants_dgrad, self.wants_wgrad
         return None if found is None else ("grouped gradients", *how, *self.m_splits, *found)
 
 
@@ -70,10 +76,7 @@ def grouped_linear(
 
     Rules: TEM-1, TEM-2, TEM-5, TEM-13, TEM-14, TEM-15, TEM-16, TEM-45. Certificates: group-weights.
     """
-    grad = torch.is_grad_enabled()
-    call.wants_dgrad = grad and x.requires_grad
-    call.wants_wgrad = grad and weights[0].requires_grad
-    call.wants_any = grad and any(each.requires_grad for each in (x, weights[0], *biases))
+    call.begin(x, weights[0], biases)
     return _GroupedLinear.apply(x, call, *weights, *biases)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -82,16 +85,12 @@ class _GroupedLinear(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, call: GroupedCall, *parameters: torch.Tensor) -> torch.Tensor:
         groups = len(call.m_splits)
         weights, biases = parameters[:groups], parameters[groups:]
-        values = x.dequantize() if isinstance(x, QuantizedTensorStorage) else x
-        rows = values.reshape(-1, x.shape[-1]).to(call.dtype)
-        if call.quantizes:
-            keep = call.wants_wgrad and call.quantizes_backward and not call.keeps_original_input
-            for quantizer in call.input_quantizers:
-                quantizer.set_usage(rowwise=True, columnwise=keep)
+        rows = as_rows(x.dequantize() if isinstance(x, QuantizedTensorStorage) else x, call.dtype)
+        quantizers = call.of_inputs()
         operands = call.quantized_weights or [weight.to(call.dtype) for weight in weights]
-        narrow = call.quantizes and call.dtype is torch.float32
-        added = [bias.to(torch.bfloat16 if narrow else call.dtype) for bias in biases]
-        y, *inputs = together(call.forward_kind(), (rows, *operands, *added), partial(_forward, call))
+        added = [as_added(bias, call) for bias in biases]
+        kind = call.forward_kind(quantizers)
+        y, *inputs = together(kind, (rows, *operands, *added), partial(_forward, call, quantizers))
         if call.wants_any:
             _save(ctx, rows, inputs, weights, operands, call)
             ctx.shape, ctx.biases = x.shape, [bias.dtype for bias in biases]
@@ -101,31 +100,38 @@ class _GroupedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         call: GroupedCall = ctx.call
-        rows = grads[0].reshape(-1, grads[0].shape[-1]).to(call.dtype)
+        rows = as_rows(grads[0], call.dtype)
         pieces = torch.split(rows, call.m_splits)
-        bias_grads = [piece.sum(0).to(dtype) for piece, dtype in zip(pieces, ctx.biases, strict=False)]
+        bias_grads = [typed(piece.sum(0), dtype) for piece, dtype in zip(pieces, ctx.biases, strict=False)]
         if not (call.wants_dgrad or call.wants_wgrad):
             finish_backward(ctx)
             return None, None, *[None] * len(pieces), *bias_grads
-        if call.quantizes_backward:
-            for quantizer in call.grad_output_quantizers:
-                quantizer.set_usage(rowwise=call.wants_dgrad, columnwise=call.wants_wgrad)
+        quantizers = call.of_gradients()
         saved = restore_from_saved(ctx.tensor_objects, ctx.saved_tensors)
-        kind = call.backward_kind()
-        drawn = [] if kind is None else call.draw(pieces)
-        act = partial(_backward, call, ctx.inputs, ctx.weight_shape)
+        kind = call.backward_kind(quantizers)
+        drawn = [] if kind is None else _drawn(quantizers, pieces)
+        act = partial(_backward, call, quantizers, ctx.inputs, ctx.weight_shape)
         dx, *weight_grads = together(kind, (rows, *saved, *drawn), act)
         finish_backward(ctx)
         return None if dx is None else dx.reshape(ctx.shape), None, *weight_grads, *bias_grads
 
 
-def _forward(call: GroupedCall, rows: torch.Tensor, *parameters: Any) -> tuple[Any, ...]:
-    """Return the products in one matrix, and the inputs of the groups as they were multiplied."""
+def _drawn(quantizers: list[Any], pieces: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    """Return the random bytes that the quantizers of the groups take, two for each; nothing for none."""
+    drawn = [quantizer.draw(piece) for quantizer, piece in zip(quantizers, pieces, strict=False)]
+    return [part for pair in drawn for part in pair or (None, None)] if any(drawn) else []
+
+
+def _forward(call: GroupedCall, quantizers: list[Any], rows: torch.Tensor, *parameters: Any) -> tuple[Any, ...]:
+    """Return the products in one matrix, and the inputs of the groups as they were multiplied.
+
+    quantizers: of the inputs.
+    """
     groups = len(call.m_splits)
     operands, biases = list(parameters[:groups]), list(parameters[groups:])
     inputs: Any = torch.split(rows, call.m_splits)
-    if call.quantizes:
-        inputs = split_quantize(rows, call.m_splits, call.input_quantizers)
+    if quantizers:
+        inputs = split_quantize(rows, call.m_splits, quantizers)
     y = rows.new_empty(rows.shape[0], operands[0].shape[0]) if call.out is None else call.out
     general_grouped_gemm(
         operands,
@@ -137,23 +143,28 @@ def _forward(call: GroupedCall, rows: torch.Tensor, *parameters: Any) -> tuple[A
         use_bias=bool(biases),
         single_output=True,
     )
-    return y, *(inputs if call.quantizes else ())
+    return y, *(inputs if quantizers else ())
 
 
 def _backward(
-    call: GroupedCall, inputs: int, weight_shape: tuple[int, int], rows: torch.Tensor, *saved: Any
+    call: GroupedCall,
+    quantizers: list[Any],
+    inputs: int,
+    weight_shape: tuple[int, int],
+    rows: torch.Tensor,
+    *saved: Any,
 ) -> tuple[torch.Tensor | None, ...]:
     """Return the gradient of all inputs in one matrix, and those of the weights; None for what is not to be returned.
 
-    saved: `inputs` of the groups, or one for all; then weights, if the gradient of the inputs is wanted; then random
-    bytes of both directions for each group, if some were drawn.
+    quantizers: of the output's gradients. saved: `inputs` of the groups, or one for all; then weights, if the gradient
+    of the inputs is wanted; then random bytes of both directions for each group, if some were drawn.
     """
     pieces: Any = torch.split(rows, call.m_splits)
     weights = len(pieces) if call.wants_dgrad else 0
-    if call.quantizes_backward:
+    if quantizers:
         bits = saved[inputs + weights :]
         drawn = list(zip(bits[::2], bits[1::2], strict=True))
-        pieces = split_quantize(rows, call.m_splits, call.grad_output_quantizers, drawn=drawn)
+        pieces = split_quantize(rows, call.m_splits, quantizers, drawn=drawn)
     dx = None
     if call.wants_dgrad:
         operands = [_operand(operand, call) for operand in saved[inputs : inputs + weights]]
@@ -182,7 +193,7 @@ def _save(ctx: Any, rows: torch.Tensor, inputs: Any, weights: Any, operands: Any
     saved_inputs: list[Any] = []
     saved_weights: list[Any] = []
     if call.wants_wgrad:
-        saved_inputs = [rows] if call.keeps_original_input else list(inputs)
+        saved_inputs = [rows.detach()] if call.keeps_original_input else list(inputs)
     if call.wants_dgrad:
         exact = call.backward_override == "high_precision"
         saved_weights = list(weights) if exact else [sharing_buffers(operand) for operand in operands]
@@ -209,9 +220,8 @@ def _inputs(saved: list[Any], call: GroupedCall) -> list[Any]:
         return [_operand(operand, call) for operand in saved]
     if not call.quantizes_backward:
         return list(saved[0].split(call.m_splits))
-    for quantizer in call.input_quantizers:
-        quantizer.set_usage(rowwise=False, columnwise=True)
-    return list(split_quantize(saved[0], call.m_splits, call.input_quantizers))
+    quantizers = [directed(each, rowwise=False, columnwise=True) for each in call.input_quantizers]
+    return list(split_quantize(saved[0], call.m_splits, quantizers))
 
 
 def _weight_gradients(

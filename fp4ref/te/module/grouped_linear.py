@@ -196,9 +196,8 @@ class GroupedLinear(ParallelModule):
             call.grad_output_quantizers.append(self.activation_quantizer(f"grad_output{group}", communicated=False))
 
         def quantized(*weights: torch.Tensor) -> tuple[Any, ...]:
-            names = self.weight_operands()
-            pairs = zip(names, weights, strict=True)
-            return tuple(self.quantized_weight(x, weight, name, name, is_first_microbatch) for name, weight in pairs)
+            pairs = zip(self.weight_operands(), weights, strict=True)
+            return tuple(self.quantized_weight(x, weight, name, is_first_microbatch) for name, weight in pairs)
 
         plain = getattr(self.get_weight_workspace, "__func__", None) is TransformerEngineBaseModule.get_weight_workspace
         anew = is_first_microbatch is None and FP8GlobalStateManager.captured_skip_flag() is None

@@ -175,13 +175,11 @@ class LayerNormMLP(ParallelModule):
     def _layer(
         self, layer: str, x: torch.Tensor, parallel: Parallel, with_bias: bool, is_first_microbatch: bool | None
     ) -> torch.Tensor:
-        operands = {kind: f"{layer}_{kind}" for kind in ("input", "weight", "grad_output")}
         return self.call_linear(
             x,
             getattr(self, f"{layer}_weight"),
             getattr(self, f"{layer}_bias") if with_bias else None,
-            operands=operands,
-            workspace=f"{layer}_weight",
+            layer=f"{layer}_",
             weight_names=[f"{layer}_weight"],
             parallel=parallel,
             is_first_microbatch=is_first_microbatch,

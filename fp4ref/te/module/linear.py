@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from fp4ref.te.module.calls import Parallel
 from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.module.options import divide, require_only_supported
 from fp4ref.te.module.parallel_module import LinearOptions, ParallelModule, parts_of
@@ -112,26 +111,21 @@ class Linear(ParallelModule):
         inp: torch.Tensor,
         is_first_microbatch: bool | None,
         norm: tuple[torch.Tensor | None, ...] | None = None,
-        **unsupported: bool,
+        *,
+        fp8_output: bool,
+        fp8_grad: bool,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
         """`forward` of an input that is prepared; norm: what made it, for the node of the graph."""
-        require_only_supported(f"{type(self).__name__}.forward", **unsupported)
+        if fp8_output is not False or fp8_grad is not False:
+            require_only_supported(f"{type(self).__name__}.forward", fp8_output=fp8_output, fp8_grad=fp8_grad)
         bias = self.joined(self.bias_names) if self.use_bias else None
-        parallel = Parallel(
-            mode=self.parallel_mode,
-            group=self.tp_group,
-            size=self.tp_size,
-            sequence_parallel=self.sequence_parallel,
-        )
         fused = self.apply_bias and self.parallel_mode != "row"
         y = self.call_linear(
             inp,
             self.joined(self.weight_names),
             bias if fused else None,
-            operands={"input": "input", "weight": "weight", "grad_output": "grad_output"},
-            workspace="weight",
             weight_names=self.weight_names,
-            parallel=parallel,
+            parallel=self.parallel,
             is_first_microbatch=is_first_microbatch,
             save_original_input=self.save_original_input,
             norm=norm,

@@ -14,7 +14,7 @@ import torch
 from fp4ref.te.cast import quantize
 from fp4ref.te.distributed import gather_along_first_dim
 from fp4ref.te.gemm import general_gemm
-from fp4ref.te.module.calls import LinearCall
+from fp4ref.te.module.calls import LinearCall, ProductCall, directed
 from fp4ref.te.module.saved_shards import gather_codes, scatter_codes
 from fp4ref.te.module.weights import placeholder_for
 from fp4ref.te.quantization import FP8GlobalStateManager
@@ -29,34 +29,33 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, cal
 
     Rules: TEM-1, TEM-2, TEM-13, TEM-15, TEM-16, TEM-40.
     """
-    grad = torch.is_grad_enabled()
-    call.wants_dgrad = grad and x.requires_grad
-    call.wants_wgrad = grad and weight.requires_grad
-    call.wants_any = call.wants_dgrad or call.wants_wgrad or (grad and bias is not None and bias.requires_grad)
+    call.begin(x, weight, (bias,))
     return _Linear.apply(x, weight, bias, call)  # type: ignore[no-untyped-call]
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall) -> Any:
-        rows = _as_rows(x.detach(), call.dtype)
+        rows = as_rows(x.detach(), call.dtype)
+        quantizer = call.of_input()
         operand = call.quantized_weight if call.quantizes else weight.to(call.dtype)
-        inputs = rows, weight if call.weight_quantizer else operand, _bias(bias, call)
-        kept_input, kept_weight, y = together(call.forward_kind(), inputs, partial(_forward, call))
+        inputs = rows, weight if call.weight_quantizer else operand, None if bias is None else as_added(bias, call)
+        kind = call.forward_kind(quantizer)
+        kept_input, kept_weight, y = together(kind, inputs, partial(_forward, call, quantizer))
         if call.wants_any:
             if call.wants_wgrad and call.keeps_original_input:
                 kept_input = _of_backward(rows, call)
             _save(ctx, kept_input, _saved_weight(weight, operand, call) if kept_weight is None else kept_weight, call)
-            ctx.shape, ctx.input_dtype, ctx.weight_dtype = x.shape, x.dtype, weight.dtype
-            ctx.bias_dtype = None if bias is None else bias.dtype
+            ctx.shape, ctx.bias_dtype = x.shape, None if bias is None else bias.dtype
         result = y if x.dim() == 2 else y.reshape(-1, *x.shape[1:-1], y.shape[-1])
         return (result, x.view_as(x)) if call.forks else result
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         call: LinearCall = ctx.call
-        rows = _as_rows(grads[0], call.dtype)
-        grad_bias = rows.sum(0).to(ctx.bias_dtype) if ctx.bias_dtype is not None and ctx.needs_input_grad[2] else None
+        rows = as_rows(grads[0], call.dtype)
+        wants_bias = ctx.bias_dtype is not None and ctx.needs_input_grad[2]
+        grad_bias = typed(rows.sum(0), ctx.bias_dtype) if wants_bias else None
         if not (call.wants_dgrad or call.wants_wgrad):
             finish_backward(ctx)
             return None, None, grad_bias, None
@@ -65,32 +64,37 @@ class _Linear(torch.autograd.Function):
         if ctx.scattered is not None:
             gather_codes(saved_weight, ctx.scattered, call.fsdp_group)
         added = grads[1].reshape(-1, grads[1].shape[-1]).to(call.dtype, copy=True) if call.forks else None
-        call.choose_gradient_directions()
-        kind = call.backward_kind()
-        drawn = None if kind is None else call.draw(rows)
-        inputs = rows, saved_input, saved_weight, added, *(drawn or ())
-        dx, dw = together(kind, inputs, partial(_backward, call))
+        quantizer = call.of_gradient()
+        kind = call.backward_kind(quantizer)
+        draws = kind is not None and quantizer is not None and not isinstance(rows, QuantizedTensorStorage)
+        inputs = rows, saved_input, saved_weight, added, *(quantizer.draw(rows) or () if draws else ())
+        dx, dw = together(kind, inputs, partial(_backward, call, quantizer))
         finish_backward(ctx)
         return dx if dx is None or len(ctx.shape) == 2 else dx.reshape(ctx.shape), dw, grad_bias, None
 
 
-def _as_rows(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor [..., K] as a matrix of a type; itself if it is one, which takes no call of torch."""
-    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    return rows if rows.dtype is dtype else rows.to(dtype)
+def as_rows(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor [..., K] as a matrix of a type; itself if it is one."""
+    return typed(x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), dtype)
+
+
+def typed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor in a type; itself, without a call of torch, if it has the type."""
+    return x if x.dtype is dtype else x.to(dtype)
 
 
 def _forward(
-    call: LinearCall, rows: torch.Tensor, weight: Any, bias: torch.Tensor | None
+    call: LinearCall, quantizer: Any, rows: torch.Tensor, weight: Any, bias: torch.Tensor | None
 ) -> tuple[Any, Any, torch.Tensor]:
-    """Return the quantized input and weight as the backward pass reads them, None for none, and the product."""
-    call.choose_weight_directions()
+    """Return the quantized input and weight as the backward pass reads them, None for none, and the product.
+
+    quantizer: of the input.
+    """
     made = call.weight_quantizer.quantize(weight) if call.weight_quantizer else None
-    call.choose_input_directions()
-    local = _quantized_input(rows, call)
+    local = _quantized_input(rows, quantizer, call)
     total = local
     if call.parallel.gathers_input:
-        total, _ = gather_along_first_dim(local, call.parallel.group, quantizer=call.input_quantizer)
+        total, _ = gather_along_first_dim(local, call.parallel.group, quantizer=quantizer)
     y, *_ = general_gemm(
         weight if made is None else made,
         total,
@@ -106,10 +110,19 @@ def _forward(
 
 
 def _backward(
-    call: LinearCall, rows: torch.Tensor, saved_input: Any, saved_weight: Any, added: torch.Tensor | None, *drawn: Any
+    call: LinearCall,
+    quantizer: Any,
+    rows: torch.Tensor,
+    saved_input: Any,
+    saved_weight: Any,
+    added: torch.Tensor | None,
+    *drawn: Any,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return both gradients, None for one that is not wanted, or that is computed later or added elsewhere."""
-    operand = _quantized_grad(rows, call, drawn or None)
+    """Return both gradients, None for one that is not wanted, or that is computed later or added elsewhere.
+
+    quantizer: of the output's gradient.
+    """
+    operand = _quantized_grad(rows, quantizer, call, drawn or None)
     dx = dw = None
     if call.wants_dgrad:
         dx, *_ = general_gemm(
@@ -133,19 +146,18 @@ def _backward(
     return dx, dw
 
 
-def _quantized_input(rows: torch.Tensor, call: LinearCall) -> Any:
-    if not call.quantizes:
+def _quantized_input(rows: torch.Tensor, quantizer: Any, call: LinearCall) -> Any:
+    if quantizer is None:
         return rows
     if isinstance(rows, QuantizedTensorStorage):  # by an operation before this one
         return sharing_buffers(rows)
-    if call.parallel.gathers_input and not call.input_quantizer.is_quantizable(rows):
+    if call.parallel.gathers_input and not quantizer.is_quantizable(rows):
         return rows  # gathered in high precision, then quantized
-    return call.input_quantizer(rows)
+    return quantizer(rows)
 
 
-def _quantized_grad(rows: torch.Tensor, call: LinearCall, drawn: Any = None) -> Any:
+def _quantized_grad(rows: torch.Tensor, quantizer: Any, call: LinearCall, drawn: Any = None) -> Any:
     """Return the gradient of the output, whole, quantized for what is computed from it."""
-    quantizer = call.grad_output_quantizer if call.quantizes_backward else None
     operand: Any = rows
     if quantizer is not None and isinstance(rows, QuantizedTensorStorage):
         return sharing_buffers(rows)
@@ -208,9 +220,9 @@ def _backward_operand(saved: Any, call: LinearCall, *, gather: bool = False) -> 
     """Return a saved operand as the backward GEMM takes it: gathered, quantized or not."""
     if call.quantizes and not call.quantizes_backward and isinstance(saved, QuantizedTensorStorage):
         saved = saved.dequantize(dtype=call.dtype)
-    quantizer = call.input_quantizer if gather and call.quantizes_backward else None
-    if quantizer is not None:
-        quantizer.set_usage(rowwise=False, columnwise=True)
+    quantizer = None
+    if gather and call.quantizes_backward and (call.keeps_original_input or call.parallel.gathers_input):
+        quantizer = directed(call.input_quantizer, rowwise=False, columnwise=True)
         if not isinstance(saved, QuantizedTensorStorage) and not call.parallel.gathers_input:
             saved = quantizer(saved)
     if gather and call.parallel.gathers_input:
@@ -237,9 +249,7 @@ def _weight_gradient(operand: Any, grad_output: Any, call: LinearCall) -> torch.
     return placeholder_for(parameter)
 
 
-def _bias(bias: torch.Tensor | None, call: LinearCall) -> torch.Tensor | None:
+def as_added(bias: torch.Tensor, call: ProductCall) -> torch.Tensor:
     """Return the bias in the type that a quantized GEMM adds: bfloat16 for a float32 result. Rules: TEM-14."""
-    if bias is None:
-        return None
-    narrow = call.quantizes and call.dtype is torch.float32
-    return bias.to(torch.bfloat16 if narrow else call.dtype)
+    dtype = torch.bfloat16 if call.dtype is torch.float32 and call.quantizes else call.dtype
+    return typed(bias, dtype)

@@ -12,7 +12,7 @@ import torch
 from fp4ref.te.errors import SettingError
 from fp4ref.te.float8_tensor import Float8Quantizer
 from fp4ref.te.module.base import TransformerEngineBaseModule
-from fp4ref.te.module.calls import LinearCall, Parallel
+from fp4ref.te.module.calls import LinearCall, Parallel, directed
 from fp4ref.te.module.device import default_device
 from fp4ref.te.module.initial_values import zeros
 from fp4ref.te.module.linear_function import linear
@@ -130,6 +130,11 @@ class ParallelModule(TransformerEngineBaseModule):
             for name in biases:
                 getattr(self, name).sequence_parallel = self.sequence_parallel
 
+    @property
+    def parallel(self) -> Parallel:
+        """The split of this module's weight."""
+        return Parallel(self.parallel_mode, self.tp_group, self.tp_size, self.sequence_parallel)
+
     def need_backward_dw(self) -> bool:
         """Return True if `backward_dw` has to be called after each backward pass."""
         return self.delay_wgrad_compute
@@ -150,8 +155,10 @@ class ParallelModule(TransformerEngineBaseModule):
 
     def joined(self, names: Sequence[str]) -> torch.Tensor:
         """Return the parameters of these names, one below the other."""
-        values = [getattr(self, name) for name in names]
-        return values[0] if len(values) == 1 else torch.cat(values)
+        if len(names) == 1:
+            value = self._parameters.get(names[0])  # which getattr finds last
+            return getattr(self, names[0]) if value is None else value
+        return torch.cat([getattr(self, name) for name in names])
 
     def call_linear(
         self,
@@ -159,26 +166,17 @@ class ParallelModule(TransformerEngineBaseModule):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         *,
-        operands: dict[str, str],
-        workspace: str,
+        layer: str = "",
         weight_names: list[str],
         parallel: Parallel,
         is_first_microbatch: bool | None,
-        save_original_input: bool = False,
-        norm: tuple[torch.Tensor | None, ...] | None = None,
-        **factors: Any,
+        **others: Any,
     ) -> torch.Tensor:
-        """Return one linear operation with the quantizers of the named operands ("input", "weight", "grad_output").
+        """Return one linear operation with the quantizers of the operands "input", "weight", "grad_output".
 
-        factors: those of `LinearCall`, and what is added.
+        layer: the beginning of the operands' names. others: of `LinearCall`, such as factors, and what is added.
         """
-        call = LinearCall(
-            dtype=self.activation_dtype,
-            parallel=parallel,
-            save_original_input=save_original_input,
-            norm=norm,
-            **factors,
-        )
+        call = LinearCall(dtype=self.activation_dtype, parallel=parallel, **others)
         if self.delay_wgrad_compute:
             call.defer = lambda compute: self.deferred.append((weight_names, compute))
         if self.fuse_wgrad_accumulation and weight.requires_grad:
@@ -187,22 +185,19 @@ class ParallelModule(TransformerEngineBaseModule):
             call.overwrite_main_grad = is_first_microbatch is True or overwrites
         if self.fp8:
             call.backward_override, call.fsdp_group = self.backward_override, self.fsdp_group
-            call.input_quantizer = self.activation_quantizer(operands["input"], communicated=parallel.gathers_input)
-            call.grad_output_quantizer = self.activation_quantizer(
-                operands["grad_output"], communicated=parallel.gathers_grad_output
-            )
+            read, kept, given = f"{layer}input", f"{layer}weight", f"{layer}grad_output"
+            call.input_quantizer = self.activation_quantizer(read, communicated=parallel.gathers_input)
+            call.grad_output_quantizer = self.activation_quantizer(given, communicated=parallel.gathers_grad_output)
             if is_first_microbatch is None and self._is_quantized_within(weight):
-                call.weight_quantizer = self.prepared_weight_quantizer(x, weight, operands["weight"])
-                call.wants_weight_columns = call.weight_quantizer.columnwise_usage
+                call.weight_quantizer = self.prepared_weight_quantizer(x, weight, kept)
             else:
-                kept = workspace, is_first_microbatch
-                call.quantized_weight = self.quantized_weight(x, weight, operands["weight"], *kept)
-            call.save_original_input = save_original_input and self.reconstructs_input(operands["input"])
+                call.quantized_weight = self.quantized_weight(x, weight, kept, is_first_microbatch)
+            call.save_original_input = call.save_original_input and self.reconstructs_input(read)
         elif isinstance(weight, QuantizedTensor):
             weight = weight.dequantize()
         if self.fp8_calibration and not self.fp8:
-            self.quantizer(operands["input"]).calibrate(x.detach())
-            self.quantizer(operands["weight"]).calibrate(weight.detach())
+            self.quantizer(f"{layer}input").calibrate(x.detach())
+            self.quantizer(f"{layer}weight").calibrate(weight.detach())
         return linear(x, weight, bias, call)  # type: ignore[no-any-return]
 
     def reconstructs_input(self, operand: str) -> bool:
@@ -234,11 +229,9 @@ class ParallelModule(TransformerEngineBaseModule):
         return quantizer
 
     def prepared_weight_quantizer(self, x: torch.Tensor, weight: torch.Tensor, operand: str) -> Any:
-        """Return the quantizer of a weight, set to the directions that this call needs."""
-        quantizer = self.weight_quantizer(operand, weight)
+        """Return a copy of a weight's quantizer, in the directions that this call needs."""
         needs_columns = torch.is_grad_enabled() and x.requires_grad and self.backward_override is None
-        quantizer.set_usage(rowwise=True, columnwise=needs_columns)
-        return quantizer
+        return directed(self.weight_quantizer(operand, weight), rowwise=True, columnwise=needs_columns)
 
     def _is_quantized_within(self, weight: torch.Tensor) -> bool:
         """Return True if nothing of a quantized weight is kept for other calls, and no graph has to skip it."""
@@ -246,9 +239,9 @@ class ParallelModule(TransformerEngineBaseModule):
         return plain and self.fsdp_group is None and FP8GlobalStateManager.captured_skip_flag() is None
 
     def quantized_weight(
-        self, x: torch.Tensor, weight: torch.Tensor, operand: str, workspace: str, is_first_microbatch: bool | None
+        self, x: torch.Tensor, weight: torch.Tensor, operand: str, is_first_microbatch: bool | None
     ) -> Any:
-        """Return the weight operand."""
+        """Return the weight operand, kept under its name."""
         quantizer = self.prepared_weight_quantizer(x, weight, operand)
         skip = FP8GlobalStateManager.captured_skip_flag()
         if skip is not None:
@@ -256,7 +249,7 @@ class ParallelModule(TransformerEngineBaseModule):
         return self.get_weight_workspace(
             tensor=weight,
             quantizer=quantizer,
-            cache_name=None if is_first_microbatch is None or self.is_fsdp2 else workspace,
+            cache_name=None if is_first_microbatch is None or self.is_fsdp2 else operand,
             update_workspace=is_first_microbatch is not False or self.is_fsdp2,
             skip_update_flag=skip,
             workspace_dtype=self.activation_dtype if weight.dtype is not self.activation_dtype else None,

@@ -125,12 +125,13 @@ def enable_weight_preswizzle(quantizer: Any, weight: torch.Tensor) -> bool:
     MXFP8: always. NVFP4: where the kernel can, so that a cached weight's buffers never move: 16x16 tiles at multiples
     of 128, Hadamard at multiples of 64 and 128. Never for packed parameters, which others read in the compact layout.
     """
-    if isinstance(weight, QuantizedTensor) or not check_nvfp4_support()[0]:
+    blocks = isinstance(quantizer, MXFP8Quantizer)
+    if not (blocks or isinstance(quantizer, NVFP4Quantizer)) or isinstance(weight, QuantizedTensor):
         return False
-    if isinstance(quantizer, MXFP8Quantizer):
+    if not check_nvfp4_support()[0]:
+        return False
+    if blocks:
         return True
-    if not isinstance(quantizer, NVFP4Quantizer):
-        return False
     rows, columns = weight.shape[0], weight.shape[-1]
     if quantizer.with_rht:
         return rows % 64 == 0 and columns % 128 == 0

@@ -10,7 +10,6 @@ import torch
 
 from fp4ref.memory import require_apart
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
-from fp4ref.te.module.calls import Parallel
 from fp4ref.te.module.options import divide
 from fp4ref.te.module.parallel_module import MODES, LinearOptions, ParallelModule
 from fp4ref.te.ops.elementwise import Bias, ConstantScale, adds_in_place
@@ -142,17 +141,12 @@ class BasicLinear(WeightedOperation):
         self.enter(x, self.weight.dtype)
         if added is not None:
             self._require_apart(x, added)
-        parallel = Parallel(
-            mode=self.parallel_mode, group=self.tp_group, size=self.tp_size, sequence_parallel=self.sequence_parallel
-        )
         y = self.call_linear(
             x,
             self.weight,
             bias,
-            operands={"input": "input", "weight": "weight", "grad_output": "grad_output"},
-            workspace="weight",
             weight_names=["weight"],
-            parallel=parallel,
+            parallel=self.parallel,
             is_first_microbatch=None,
             gradient_factor=1.0 if scale is None else scale,
             result_factor=1.0 if scale is None or added is None else scale,
