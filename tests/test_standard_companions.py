@@ -7,6 +7,7 @@ import json
 import os
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -20,8 +21,11 @@ from fp4ref.checkpoints.groups import recognize
 from fp4ref.checkpoints.transfer.converting import request_to_convert
 from fp4ref.checkpoints.transfer.running import run
 from fp4ref.conformance import families
-from fp4ref.errors import DomainError, FileError
-from fp4ref.files import Entry, write_tensors
+from fp4ref.conformance.families.products.cases import cases
+from fp4ref.conformance.subjects.products import reasons
+from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.errors import DomainError, FileError, Fp4Error, ShapeError
+from fp4ref.files import Entry, npz, open_tensors, raw, safetensors, write_tensors
 from fp4ref.model.quantize import quantize
 from fp4ref.promise import Checked
 from fp4ref.quantized import DirectionData
@@ -30,6 +34,7 @@ from fp4ref.standard.tables import tables
 
 F = np.float32
 RULES = rules.defined()
+SIDES = ("a_data", "a_scales", "b_data", "b_scales", "rows", "columns", "depth")
 UP = "model.layers.0.mlp.up_proj"
 
 
@@ -68,25 +73,169 @@ def test_padding_is_not_read():
     assert moved.tobytes().hex() == re.search(r"to `linear`\s+is (\w\w)", text)[1]
 
 
+@pytest.mark.rule("RES-8")
+@pytest.mark.example("RES-8")
+def test_buffers_of_another_call():
+    head = tables(RULES["RES-8"].text)[0][0][0]
+
+    def called(cell, out=None):
+        spec, dtype, sizes, name = re.search(r"`([\w-]+)`, (\w+) \[(.*?)\], `(\w+)`", cell).groups()
+        dtype = {"float32": F, "bfloat16": ml_dtypes.bfloat16}[dtype]
+        x = np.arange(512).reshape([int(size) for size in sizes.split(", ")]).astype(dtype)
+        return fp4ref.quantize(x if out is None else x[::-1].copy(), spec, scale_layout=name, backend="numpy", out=out)
+
+    for cell, outcome in rows_of("RES-8"):
+        out = called(cell)
+        before = out.row.data.tobytes()
+        if outcome == "filled":
+            assert called(head, out).row.data is out.row.data
+            assert out.row.data.tobytes() != before
+        else:
+            with pytest.raises(ShapeError, match=r"quantize: out with .*\[RES-8\]"):
+                called(head, out)
+            assert out.row.data.tobytes() == before
+
+
+@pytest.mark.rule("FIL-42")
+@pytest.mark.example("FIL-42")
+def test_suffixes_of_tensor_files(tmp_path):
+    kinds = {"safetensors": safetensors.SafetensorsFile, "npz": npz.NpzFile, "json": raw.RawFile}
+    starts = {"safetensors": lambda data: data[8:9] == b"{", "npz": lambda data: data[:2] == b"PK"}
+    record = {"a": {"shape": [2], "dtype": "U8", "file": "a.bin"}}
+    (tmp_path / "a.bin").write_bytes(bytes(2))
+    for names, read, written in rows_of("FIL-42"):
+        for name in re.findall("`(.*?)`", names):
+            path = tmp_path / name
+            if written == "refused":
+                with pytest.raises(FileError, match=r"\[FIL-42\]"):
+                    stored(tmp_path, name, ["a"])
+                assert not path.exists()
+            else:
+                stored(tmp_path, name, ["a"])
+                assert starts[written](path.read_bytes())
+            if read == "refused":
+                path.write_bytes(b"")
+                with pytest.raises(FileError, match=r"\[FIL-42\]"):
+                    open_tensors(path)
+                continue
+            if read == "json":
+                path.write_text(json.dumps({"entries": record}))
+            with open_tensors(path) as file:
+                assert type(file) is kinds[read]
+
+
 # Volume 2
+
+
+@pytest.mark.rule("GEM-56")
+@pytest.mark.example("GEM-56")
+def test_kernels_that_are_not_defined_on_special_values():
+    spec = fp4ref.MXFP8_E5M2
+    found = {case.name: case for case in cases(spec, ("special",))}
+    head = tables(RULES["GEM-56"].text)[0][0]
+    for declared, *cells in rows_of("GEM-56"):
+        specials = tuple(re.findall("`(.*?)`", declared))
+        kernel = fp4ref.kernel(operation="gemm", inputs=SIDES, outputs=("values",), specials=specials)(
+            lambda *given: given
+        )
+        for name, said in zip(head[1:], cells, strict=True):
+            reason = reasons(found[name.strip("`")], Subject.of(kernel).declaration)
+            assert reason.startswith("is not defined on") if said == "does not apply" else reason == ""
 
 
 @pytest.mark.rule("CNF-34")
 @pytest.mark.example("CNF-34")
 def test_two_blocks_with_equal_scales_in_all_cases():
-    cases = list(families.cases(fp4ref.NVFP4, families=["layout"]))
+    given = list(families.cases(fp4ref.NVFP4, families=["layout"]))
     for cell, said in rows_of("CNF-34"):
         first, second = (bytes.fromhex(part) for part in re.findall("`(.*?)`", cell))
         assert len(first) == len(second) == 2
         assert said.startswith("refused" if first == second else "fit")
     with np.errstate(all="ignore"):
-        scales = [quantize(case.x, case.spec, case.direction, case.amax, None).scales for case in cases]
+        scales = [quantize(case.x, case.spec, case.direction, case.amax, None).scales for case in given]
     spelled = [bytes(part[row, column] for part in scales) for row, column in np.ndindex(scales[0].shape)]
     assert len({*spelled}) == len(spelled) > 128 * 4
     assert len({word[:1] for word in spelled}) < len(spelled)  # one case cannot tell them apart
 
 
 # Volume 4
+
+
+def stored(folder, name, tensors):
+    """Write a file of float32 tensors."""
+    write_tensors(folder / name, [Entry(tensor, "F32", (2,)) for tensor in tensors], {}, [np.ones(2, F)] * len(tensors))
+
+
+@pytest.mark.rule("CKP-51")
+@pytest.mark.example("CKP-51")
+def test_suffixes_of_a_checkpoint(tmp_path):
+    for number, (cell, outcome) in enumerate(rows_of("CKP-51")):
+        (name,) = re.findall("`(.*?)`", cell)
+        path = tmp_path / str(number) / name
+        path.parent.mkdir()
+        if name.lower().endswith("gguf"):
+            path.write_bytes((corpus.CLEAN["gguf-nvfp4"]().write(tmp_path / "gguf") / "model.gguf").read_bytes())
+        else:
+            stored(path.parent, "a.safetensors", ["a"])
+            (path.parent / "a.safetensors").rename(path)
+        asked = path.parent if cell.startswith("a directory") else path
+        if outcome == "read":
+            assert open_checkpoint(asked).tensors
+        else:
+            assert outcome == "refused"
+            with pytest.raises(FileError, match=r"\[CKP-51\]"):
+                open_checkpoint(asked)
+
+
+def homes(cell):
+    """The tensors of each file of a cell such as "`a` in `x.safetensors`"."""
+    found = {}
+    for tensor, file in re.findall("`(.*?)` in `(.*?)`", cell):
+        found.setdefault(file, []).append(tensor)
+    return found
+
+
+@pytest.mark.rule("CKP-3")
+@pytest.mark.example("CKP-3")
+def test_an_index_and_its_shards(tmp_path):
+    for number, (index, shards, finding) in enumerate(rows_of("CKP-3")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for file, tensors in homes(shards).items():
+            stored(folder, file, tensors)
+        named = {tensor: file for file, tensors in homes(index).items() for tensor in tensors}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": named}))
+        assert codes(folder) == expected(finding), index
+
+
+@pytest.mark.rule("CKP-52")
+@pytest.mark.example("CKP-52")
+def test_names_that_lead_out_of_the_directory(tmp_path):
+    (by_index, closed), (link, still), (hub, inside) = rows_of("CKP-52")
+    assert closed == still
+    (tmp_path / "other").mkdir()
+    stored(tmp_path / "other", "model.safetensors", ["a"])
+    name, target = re.search('`"(.*?)": "(.*?)"`', by_index).groups()
+    folder = tmp_path / "index"
+    folder.mkdir()
+    stored(folder, "x.safetensors", ["b"])
+    entries = {name: target, "b": "x.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": entries}))
+    report = lint(folder)
+    assert {each.code for each in report.findings} == expected(closed)
+    assert "a" not in open_checkpoint(folder).tensors
+    for cell, finding, depth in ((link, still, "link"), (hub, inside, "hub")):
+        path, target = re.findall("`(.*?)`", cell)
+        path = tmp_path / depth / path
+        path.parent.mkdir(parents=True)
+        if depth == "hub":
+            (tmp_path / "hub/blobs").mkdir()
+            stored(tmp_path / "other", "b.safetensors", ["a"])
+            (tmp_path / "other/b.safetensors").rename(path.parent / target)
+        path.symlink_to(target)
+        assert path.exists()
+        assert codes(path.parent) == expected(finding)
+        assert ("a" in open_checkpoint(path.parent).tensors) is (finding == "none")
 
 
 @pytest.mark.rule("CKP-4")
@@ -96,7 +245,7 @@ def test_names_in_two_shards(tmp_path):
         folder = tmp_path / str(number)
         folder.mkdir()
         for file, name in zip("xy", re.findall("`(.*?)`", cell), strict=True):
-            write_tensors(folder / f"{file}.safetensors", [Entry(name, "F32", (2,))], {}, [np.ones(2, F)])
+            stored(folder, f"{file}.safetensors", [name])
         assert codes(folder) == expected(finding)
 
 
@@ -160,17 +309,19 @@ def test_shapes_of_a_group(tmp_path):
         assert codes(export.write(tmp_path / str(number))) == expected(finding)
 
 
-@pytest.mark.rule("CKP-14")
-@pytest.mark.example("CKP-14")
-def test_bytes_that_a_scale_cannot_have(tmp_path):
-    for number, (byte, elements, finding) in enumerate(rows_of("CKP-14")):
+@pytest.mark.rule("CKP-14", "CKP-53", "CKP-54")
+@pytest.mark.example("CKP-14", "CKP-53", "CKP-54")
+@pytest.mark.parametrize("rule", ["CKP-14", "CKP-53", "CKP-54"])
+def test_bytes_that_a_scale_cannot_have(rule, tmp_path):
+    for number, (byte, elements, finding) in enumerate(rows_of(rule)):
         export = corpus.CLEAN["modelopt-nvfp4"]()
         export.array(f"{UP}.weight_scale")[5, 2] = int(re.match("`(.*?)`", byte)[1], 16)
         block = export.array(f"{UP}.weight")[5, 16:24]
         assert block.any()
         if elements == "all 0":
             block[...] = 0
-        assert codes(export.write(tmp_path / str(number))) == expected(finding)
+        found = codes(export.write(tmp_path / str(number)))
+        assert "scale-nan" not in found if finding == "none of this code" else found == expected(finding)
 
 
 @pytest.mark.rule("CKP-26")
@@ -275,6 +426,23 @@ def test_random_bytes_of_states(te):
     bits = random_bytes((16, 16), "row", state, torch.device("cpu"))
     spec = fp4ref.profiles["nvfp4-sr"]
     assert torch.equal(made._rowwise_data, fp4ref.quantize(x, spec, random_bits=bits).row.data)
+
+
+@pytest.mark.rule("TEL-87")
+@pytest.mark.example("TEL-87")
+def test_columns_with_row_scaling(te):
+    import torch
+
+    for cell, result in rows_of("TEL-87"):
+        dtype, rows, columns = re.fullmatch(r"(\w+) \[(\d+), (\d+)\]", cell).groups()
+        x = torch.ones(int(rows), int(columns), dtype=getattr(torch, dtype))
+        quantizer = te.NVFP4Quantizer(row_scaled_nvfp4=True, columnwise=True)
+        if result == "accepted":
+            assert quantizer(x)._columnwise_data.shape == (int(columns), int(rows) // 2)
+        else:
+            assert result == "refused"
+            with pytest.raises(Fp4Error, match=r"row-scaled columnwise.*\[TEL-87\]"):
+                quantizer(x)
 
 
 def layer_of_examples(te, group=None):
