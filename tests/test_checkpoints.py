@@ -106,7 +106,9 @@ def test_a_clean_export_has_no_finding(name: str, tmp_path: Path) -> None:
 @pytest.mark.rule("CKP-11", "CKP-12", "CKP-13", "CKP-21", "CKP-22")
 @pytest.mark.rule("CKP-14", "CKP-15", "CKP-16", "CKP-17", "CKP-18", "CKP-19")
 @pytest.mark.rule("CKP-23", "CKP-24", "CKP-25", "CKP-26", "CKP-27")
-@pytest.mark.rule("CKP-39", "CKP-40", "CKP-41", "CKP-42", "CKP-44", "CKP-46", "CKP-47", "CKP-49", "CKP-50", "CKP-53", "CKP-54")
+@pytest.mark.rule(
+    "CKP-39", "CKP-40", "CKP-41", "CKP-42", "CKP-44", "CKP-46", "CKP-47", "CKP-49", "CKP-50", "CKP-53", "CKP-54"
+)
 @pytest.mark.parametrize("defect", [pytest.param(each, id=each.name, marks=marks_of(each)) for each in defects.DEFECTS])
 def test_a_defect_is_named(defect: Any, tmp_path: Path) -> None:
     export = corpus.CLEAN[defect.base]()

@@ -152,7 +152,7 @@ def test_a_rule_fails_only_for_the_stage_that_it_decides(name):
 
 
 @pytest.mark.slow
-@pytest.mark.rule("GEM-16", "CNF-2", "GEM-54")
+@pytest.mark.rule("GEM-16", "CNF-2")
 @pytest.mark.parametrize(("function", "text"), named(KERNELS["TURNED"]))
 def test_the_other_direction_is_caught_and_named(function, text):
     report = verdict(function, DIRECTED)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -22,8 +23,10 @@ from fp4ref.checkpoints.transfer.converting import request_to_convert
 from fp4ref.checkpoints.transfer.running import run
 from fp4ref.conformance import families
 from fp4ref.conformance.families.products.cases import cases
-from fp4ref.conformance.subjects.products import reasons
+from fp4ref.conformance.judge.products import with_additions
+from fp4ref.conformance.subjects.products import job_of, reasons
 from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.subjects.turned_products import fitted, turned
 from fp4ref.errors import DomainError, FileError, Fp4Error, ShapeError
 from fp4ref.files import Entry, npz, open_tensors, raw, safetensors, write_tensors
 from fp4ref.model.quantize import quantize
@@ -156,6 +159,75 @@ def test_two_blocks_with_equal_scales_in_all_cases():
     spelled = [bytes(part[row, column] for part in scales) for row, column in np.ndindex(scales[0].shape)]
     assert len({*spelled}) == len(spelled) > 128 * 4
     assert len({word[:1] for word in spelled}) < len(spelled)  # one case cannot tell them apart
+
+
+@pytest.mark.rule("GEM-50")
+@pytest.mark.example("GEM-50")
+def test_inputs_of_a_product_on_trial():
+    names = [name for row in rows_of("GEM-50") for name in re.findall("`(.*?)`", row[0])]
+    names += [name.replace("a_", "b_", 1) for name in names if name.startswith(("a_row", "a_column"))]
+    case = next(case for case in cases(fp4ref.NVFP4, ("bias-accumulate",)) if case.plain)
+    kernel = fp4ref.kernel(
+        operation="gemm",
+        inputs=tuple(names),
+        outputs=("values",),
+        scale_layout="tiled_128x4",
+        to="bfloat16",
+    )(lambda *given: given)
+    declared = Subject.of(kernel).declaration
+    job = job_of(fitted(case, declared), declared)
+    asked, (m, n, depth) = job.arguments, case.shape
+    assert [*asked] == names
+    form = fp4ref.LAYOUTS["tiled_128x4"]
+    for side, q, rows in (("a", case.a, m), ("b", case.b, n)):
+        assert np.array_equal(asked[f"{side}_data"], q.row.data)
+        scales = asked[f"{side}_scales"]
+        assert np.array_equal(form.to_linear(scales, *q.row.scales.shape), q.row.scales)
+        padding = scales[~form.valid(*q.row.scales.shape)]
+        assert padding.size == 0 or padding.any()  # it is poisoned
+        assert asked[f"{side}_amax"].tobytes() == q.row.amax.tobytes()
+        assert np.array_equal(asked[f"{side}_row_data"], q.row.data)
+        assert (q.shape, asked[f"{side}_data"].shape) == ((rows, depth), (rows, depth // 2))
+    alpha = F(1) * case.a.row.amax[0] * case.b.row.amax[0] * (F(1) / F(7225344))
+    assert asked["alpha"].tolist() == [alpha]
+    assert np.array_equal(asked["bias"], case.bias)
+    assert asked["bias"].shape == (n,)
+    assert asked["accumulate"].shape == (m, n)
+    assert asked["accumulate"].dtype == ml_dtypes.bfloat16
+    assert (asked["rows"], asked["columns"], asked["depth"]) == (m, n, depth)
+
+
+@pytest.mark.rule("GEM-52")
+@pytest.mark.example("GEM-52")
+def test_the_bound_of_other_additions():
+    for added, bound in rows_of("GEM-52"):
+        of_sum, of_bias = (float(number) for number in re.findall(r"[\d.]+", added))
+        width = float(formulas.value(bound))
+        case = SimpleNamespace(bias=np.full(1, of_bias, F), accumulate=None)
+        sums = np.full((1, 1), of_sum, F)
+        low, high = with_additions(case, sums, sums, np.dtype(F), row_scaled=False)
+        assert [low.item(), high.item()] == [of_sum + of_bias - width, of_sum + of_bias + width]
+        case = SimpleNamespace(bias=None, accumulate=np.full((1, 1), of_bias, F))
+        for scaled, more in ((False, 0), (True, (of_sum + of_bias) * 2.0**-8)):  # half a step of bfloat16
+            low, high = with_additions(case, sums, sums, np.dtype(ml_dtypes.bfloat16), row_scaled=scaled)
+            ends = [F(of_sum + of_bias - width - more), F(of_sum + of_bias + width + more)]
+            assert [low.item(), high.item()] == np.array(ends).astype(ml_dtypes.bfloat16).astype(F).tolist()
+
+
+@pytest.mark.rule("GEM-54")
+@pytest.mark.example("GEM-54")
+def test_the_other_direction_of_an_operand():
+    ((own, other),) = rows_of("GEM-54")
+    own, other = ([int(n) for n in re.findall(r"\d", cell)] for cell in (own, other))
+    q = fp4ref.quantize(np.random.default_rng(1).standard_normal((len(own), 32)).astype(F), "nvfp4", "both")
+    case = SimpleNamespace(shape=(3, 3, 32), a=turned(q, "row"), b=turned(q, "column"))
+    assert [case.a.row.data[row].tobytes() for row in own] == [row.tobytes() for row in q.row.data]
+    for turning, part in ((case.a, case.a.column), (case.b, case.b.row)):
+        moved = np.concatenate([q.row.data[row] for row in other])
+        assert part.data.shape == (32, 2)
+        assert part.data.ravel()[: moved.size].tolist() == moved.tolist()
+        assert not np.array_equal(part.data, q.column.data)  # other numbers than those of the tensor
+        assert turning.direction("row")[0] is not turning.direction("column")[0]
 
 
 # Volume 4
@@ -426,6 +498,22 @@ def test_random_bytes_of_states(te):
     bits = random_bytes((16, 16), "row", state, torch.device("cpu"))
     spec = fp4ref.profiles["nvfp4-sr"]
     assert torch.equal(made._rowwise_data, fp4ref.quantize(x, spec, random_bits=bits).row.data)
+
+
+@pytest.mark.rule("TEL-62")
+@pytest.mark.example("TEL-62")
+def test_a_scale_that_overflows(te):
+    import torch
+
+    for amax, dtype, scale in (
+        *rows_of("TEL-62"),
+        ["2^-130", "bfloat16", "(2 - 2^-7) * 2^127"],
+        ["1", "float32", "448"],
+    ):
+        x = torch.full((1, 16), float(formulas.value(amax)), dtype=getattr(torch, dtype))
+        made = te.Float8CurrentScalingQuantizer()(x)
+        want = torch.tensor([1.0]) / torch.tensor([float(formulas.value(scale))])
+        assert made._scale_inv.flatten().tolist() == want.tolist()
 
 
 @pytest.mark.rule("TEL-87")
