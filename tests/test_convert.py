@@ -386,7 +386,7 @@ def decoded(stored: Stored, module: str) -> np.ndarray:
     return E2M1[codes].astype(np.float64) * np.repeat(scales, 16, -1) * factor
 
 
-@pytest.mark.rule("CNV-12", "CNV-55")
+@pytest.mark.rule("CNV-12", "CNV-55", "CNV-62")
 def test_a_fused_set_gets_one_scale_within_the_reported_error(tmp_path: Path) -> None:
     export = corpus.CLEAN["modelopt-nvfp4"]()
     gate, up = (f"model.layers.0.mlp.{name}_proj" for name in ("gate", "up"))

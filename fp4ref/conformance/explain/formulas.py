@@ -17,7 +17,7 @@ RULE_ID = re.compile(r"\b[A-Z][A-Z0-9]*-\d+\b")
 def formula(function: Callable[..., Any]) -> str:
     """Return the first line of the docstring, without the rules that it cites, and the values that it is used with.
 
-    Of "NAME or OTHER" there, a truth value NAME picks a word: "rounded up or down" is "rounded down" with up=False.
+    A truth value picks a word: with up=False, "rounded up or down" is "rounded down".
     """
     text = (_undecorated(function).__doc__ or "no formula given").strip().splitlines()[0]
     text = text.partition(" Rules:")[0].rstrip(".")
