@@ -189,12 +189,12 @@ def parts_of(out: Quantized, names: tuple[Direction, ...], prefix: str = "out") 
 
 
 def require_out(out: Quantized, like: Quantized, names: tuple[Direction, ...]) -> None:
-    """Require buffers of the same call. Rules: LAY-7."""
+    """Require buffers of a result of the same call. Rules: RES-8."""
     require_quantized("quantize", out, "out")
     for field in ("spec", "shape", "dtype", "scale_layout"):
         if getattr(out, field) != getattr(like, field):
             got, needed = getattr(out, field), getattr(like, field)
             show = [value.name if isinstance(value, Spec) else value for value in (got, needed)]
-            raise ShapeError("quantize", f"out with {field} {show[0]}", f"{show[1]}", "LAY-7")
+            raise ShapeError("quantize", f"out with {field} {show[0]}", f"{show[1]}", "RES-8")
     for name in names:
         require_bytes("quantize", out, name)

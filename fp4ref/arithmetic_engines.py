@@ -206,7 +206,7 @@ VLLM_MX = register_arithmetic("vllm-mxfp8", block_scale_vllm_mx, working_scale=n
 
 
 def block_scale_aiter(amax: Floats, g: Floats, k: Constants, divisor: float, carry: int, up: bool) -> Floats:
-    """The exponent of amax / divisor, amax rounded by a carry before, and up or not after; NaN past float32.
+    """2^e, e the exponent of amax / divisor rounded up or down, amax rounded by a carry before; NaN past float32.
 
     A NaN has no payload here: its carry would make a number of some.
     """
@@ -235,7 +235,7 @@ def block_scale_quark_even(amax: Floats, g: Floats, k: Constants) -> Floats:
 
 
 def block_scale_quark(amax: Floats, g: Floats, k: Constants, up: bool) -> Floats:
-    """2^(log2(amax) up or down - emax), the logarithm and the scale in the input's type; a scale of 0 becomes 2^-23."""
+    """2^(e - emax), e log2(amax) rounded up or down, both in the input's type; a scale of 0 becomes 2^-23."""
     logarithm = k.narrow(log2(amax))
     exponent = (np.ceil if up else np.floor)(logarithm) - k.element.emax
     scale = k.narrow(np.exp2(exponent.astype(np.float64)).astype(F))

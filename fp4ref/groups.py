@@ -136,7 +136,7 @@ def _members(
 
 
 def _require_out(out: Group, like: list[Quantized], names: tuple[Direction, ...]) -> None:
-    """Require the group of an earlier call. Rules: LAY-7, LAY-11."""
+    """Require the group of an earlier call. Rules: RES-8, LAY-11."""
     if not isinstance(out, Group) or len(out) != len(like):
         raise ShapeError(
             OPERATION, f"out of {len(out)} members", f"the group of {len(like)} that it returned", "LAY-11"

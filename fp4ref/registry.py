@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from fp4ref.errors import BackendError
-from fp4ref.formats import E2M1, E4M3, E5M2, E8M0, Format
+from fp4ref.formats import E2M1, E4M3, E5M2, E8M0, Codec, Format, Rounding, Sign
 from fp4ref.layout import LINEAR, STANDARD_LAYOUTS, Layout
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice
 from fp4ref.remembered import OnlySame, Same
@@ -64,9 +64,14 @@ class Call:
         return tuple(form for form in (self.layout, self.layout_b, self.target) if form is not None)
 
     @property
+    def codecs(self) -> tuple[Codec, ...]:
+        """The codecs of elements and scales of all specifications."""
+        return tuple(codec for spec in self.specs for codec in (spec.element, spec.scale))
+
+    @property
     def formats(self) -> tuple[Format, ...]:
         """The formats of elements and scales of all specifications."""
-        return tuple(codec.format for spec in self.specs for codec in (spec.element, spec.scale))
+        return tuple(codec.format for codec in self.codecs)
 
     @property
     def directions(self) -> tuple[Direction, ...]:
@@ -106,6 +111,8 @@ class Declared(Protocol):
 
 
 STANDARD_FORMATS = (E2M1, E4M3, E5M2, E8M0)
+STANDARD_ROUNDINGS = (Rounding.EVEN, Rounding.DOWN, Rounding.AWAY, Rounding.TRUNCATE, Rounding.UP, Rounding.STOCHASTIC)
+STANDARD_SIGNS = (Sign.BIT, Sign.NEGATIVE, Sign.NOT_POSITIVE, Sign.NONZERO)
 
 
 def everything(call: Call) -> list[str]:
@@ -120,6 +127,8 @@ class Backend:
     load: imports what the operations need; ImportError, OSError or BackendError say why it cannot run.
     operations: names of functions of the loaded module; see CONTRIBUTING for their signatures.
     formats, layouts: those that it serves, as values; None serves all. Other operations are never handed to it.
+    roundings, signs: the picks of codecs that it computes. A pick that is new in this project is refused until the
+    backend declares it; None serves all. Products read no picks.
     unsupported: further reasons against a call, none if it is served. devices: where its arrays are stored.
     speed: among backends that can serve a call, the largest wins.
     flags: True if its functions that quantize take `noop`, a flag that stays on the device unread.
@@ -133,6 +142,8 @@ class Backend:
     operations: tuple[str, ...]
     formats: tuple[Format, ...] | None = STANDARD_FORMATS
     layouts: tuple[Layout, ...] | None = STANDARD_LAYOUTS
+    roundings: tuple[Rounding, ...] | None = STANDARD_ROUNDINGS
+    signs: tuple[Sign, ...] | None = STANDARD_SIGNS
     unsupported: Callable[[Call], list[str]] = everything
     devices: tuple[str, ...] = ("cpu",)
     speed: int = 0
@@ -151,8 +162,15 @@ class Backend:
         return found or self.unserved(call)
 
     def unserved(self, call: Call) -> list[str]:
-        """Return the reasons against the values that a call names, on whatever device; none if all are served."""
+        """Return the reasons against the values that a call names, on whatever device; none if all are served.
+
+        Rules: CNF-5, E2M1-6.
+        """
         found = _unlisted("format", call.formats, self.formats) + _unlisted("layout", call.layouts, self.layouts)
+        for codec in () if call.multiplies else call.codecs:
+            picks = (("rounding", codec.rounding, self.roundings), ("sign", codec.sign, self.signs))
+            unread = ((kind, pick, read) for kind, pick, read in picks if read is not None and pick not in read)
+            found += [f"{kind} {pick}, not one of {', '.join(read)}" for kind, pick, read in unread]
         for form in call.layouts:
             odd = form.form.irregularities.items()
             found += [f"layout {form.name} with {words}" for rule, words in odd if rule not in self.irregular]

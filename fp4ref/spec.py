@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from fp4ref.arithmetic import ARITHMETIC, TE, Arithmetic, no_global_scale
 from fp4ref.errors import DomainError
-from fp4ref.formats import E2M1, E4M3, FORMATS, Codec, Floats, Rounding
+from fp4ref.formats import E2M1, E4M3, FORMATS, Codec, Floats, Rounding, codec
 from fp4ref.four_over_six import LANES, dequantized, halves, lanes, rows_by_tree
 from fp4ref.hadamard import POINTS
 from fp4ref.json_text import strict_json
@@ -159,11 +159,16 @@ class Spec:
 
 
 def _require_legal(spec: Spec) -> None:
-    """Refuse settings that have no meaning together. Rules: SPC-2, FOS-7, SR-5. Certificates: settings."""
+    """Refuse settings that have no meaning together. Rules: E2M1-6, SPC-2, FOS-7, SR-5. Certificates: settings."""
     search, element, scale = spec.four_over_six, spec.element, spec.scale
     global_scale = spec.global_scale is not Granularity.NONE
     row_scale = spec.global_scale is Granularity.ROW
     for bad, got, needed, rule in (
+        *(
+            (pick not in known, f"{kind} {pick}", f"one of {', '.join(known)}", "E2M1-6")
+            for each in (element, scale)
+            for kind, pick, known in (("rounding", each.rounding, codec.ROUNDINGS), ("sign", each.sign, codec.SIGNS))
+        ),
         (min(spec.block) < 1, f"block {spec.block.rows}x{spec.block.columns}", "at least 1x1", "BLK-1"),
         (not element.format.signed, f"element {element.format.name}", "a signed element format", "SPC-2"),
         (scale.format.bits != 8, f"scale {scale.format.name}", "a format of 8 bits", "SPC-2"),

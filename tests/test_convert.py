@@ -272,6 +272,32 @@ def test_a_scale_byte_that_a_reader_misreads_is_a_loss(tmp_path: Path) -> None:
     assert "1 scale bytes" in convert(source, tmp_path / "out", "gguf", lossy=True)["losses"][0]
 
 
+@pytest.mark.rule("CNV-28")
+def test_shards_are_those_of_the_source_or_cut(exports: Any, tmp_path: Path) -> None:
+    source = exports("modelopt-nvfp4")
+    homes = {name: each.shard.name for name, each in open_checkpoint(source).tensors.items()}
+    sizes: dict[str, int] = {}
+    for name, each in open_checkpoint(source).tensors.items():
+        sizes[homes[name]] = sizes.get(homes[name], 0) + each.count
+    assert len(sizes) == 2
+    for limit in (2 * max(sizes.values()), min(sizes.values()) // 2):
+        folder = tmp_path / str(limit)
+        convert(source, folder, "compressed-tensors", shard_bytes=limit)
+        written: dict[str, set[str]] = {}
+        lengths: dict[str, int] = {}
+        for name, each in open_checkpoint(folder).tensors.items():
+            module = name.rpartition(".")[0]
+            written.setdefault(each.shard.name, set()).update(
+                home for other, home in homes.items() if other == f"{module}.weight"
+            )
+            lengths[each.shard.name] = lengths.get(each.shard.name, 0) + each.count
+        assert all(len(of) == 1 for of in written.values()), written
+        assert {next(iter(of)) for of in written.values()} == {*sizes}
+        assert len(written) == 2 if limit > max(sizes.values()) else len(written) >= 4
+        members = [each.shard.name for each in open_checkpoint(folder).tensors.values()]
+        assert all(size <= limit or members.count(name) == 1 for name, size in lengths.items())
+
+
 @pytest.mark.rule("CNV-2")
 def test_pieces_make_the_same_bytes(exports: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = {}
@@ -349,7 +375,7 @@ def decoded(stored: Stored, module: str) -> np.ndarray:
     return E2M1[codes].astype(np.float64) * np.repeat(scales, 16, -1) * factor
 
 
-@pytest.mark.rule("CNV-12", "CNV-55")
+@pytest.mark.rule("CNV-12", "CNV-55", "CNV-62")
 def test_a_fused_set_gets_one_scale_within_the_reported_error(tmp_path: Path) -> None:
     export = corpus.CLEAN["modelopt-nvfp4"]()
     gate, up = (f"model.layers.0.mlp.{name}_proj" for name in ("gate", "up"))

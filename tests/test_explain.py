@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shlex
@@ -243,5 +244,19 @@ def test_the_place_of_the_code_in_another_packing(arguments, said):
 
 def test_a_formula_names_the_values_that_it_is_used_with():
     arithmetic = fp4ref.profiles["aiter.mxfp4_ceil"].arithmetic
-    assert formula(arithmetic.block_scale).endswith("NaN past float32 (divisor 4, carry 0, up true)")
+    assert " rounded up, " in formula(arithmetic.block_scale)
+    assert formula(arithmetic.block_scale).endswith("NaN past float32 (divisor 4, carry 0)")
+    for mode, word in (("floor", "down"), ("ceil", "up")):
+        said = formula(fp4ref.profiles[f"quark.mxfp4_{mode}"].arithmetic.block_scale)
+        assert said.startswith(f"2^(e - emax), e log2(amax) rounded {word}, both in the input's type"), said
     assert formula(fp4ref.NVFP4.arithmetic.block_scale) == "amax * (S_enc * fp32(1/6)), at most FLT_MAX"
+
+
+def test_no_formula_shows_a_truth_value():
+    """A value of a program, such as "up true", is no word of a formula."""
+    for name in fp4ref.profiles:
+        arithmetic = fp4ref.profiles[name].arithmetic
+        for field in dataclasses.fields(arithmetic):
+            if callable(function := getattr(arithmetic, field.name)):
+                said = formula(function)
+                assert not re.search(r"\b\w+ (true|false|none)[,)]|\bup or ", said, re.IGNORECASE), said

@@ -320,6 +320,10 @@ def same_map(engine: MiniRacer, rng: np.random.Generator, found: str, layout: La
         assert tuple(shape) == layout.padded_shape(*sizes)
         said = engine.eval(f"L.worked({found}, {row}, {column}, {columns}, {rows})")
         assert said == worked(layout, sizes, indices)
+        for place in rng.integers(layout.strides(*sizes).size, size=6).tolist():
+            unused = layout.unused(place, *sizes)
+            said = json.loads(engine.eval(f"JSON.stringify(L.unused({found}, {place}, {columns}, {rows}))"))
+            assert unused is None or said == [*unused]
 
 
 @pytest.mark.rule("PACK-1", "PACK-3", "PACK-4", "PACK-7", "PACK-8", "PACK-9")
@@ -544,7 +548,7 @@ def test_browser_shows_padding_refusals_and_own_values(browser: Any) -> None:
     enter("#rows", "20")
     enter("#columns", "40")
     find('#tiled [data-key="3"]').click()
-    assert "padding" in find("#where").text
+    assert "padding, no scale is stored here [LAY-5]" in find("#where").text
     phone = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
     table = find(".wide-table")

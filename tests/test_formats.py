@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fp4ref
-from fp4ref import formats
+from fp4ref import formats, rules
 from fp4ref.conformance.explain import codec_notes
 from fp4ref.conformance.families.strategies import float32s, near_midpoints, near_values
 from fp4ref.conformance.mistakes.rounding_words import ROUNDINGS as WORDS
@@ -25,6 +25,7 @@ from fp4ref.conformance.oracle import rationals
 from fp4ref.diagrams import codec_words, element_formats
 from fp4ref.errors import DomainError
 from fp4ref.formats import E2M1, E4M3, E5M2, E8M0, Codec, Rounding, Sign
+from fp4ref.proof import code_values
 from fp4ref.spec_root import spec_root
 
 HARDWARE = {
@@ -117,6 +118,29 @@ def test_every_choice_of_a_codec_is_known_wherever_choices_are_told_apart():
         assert re.search(rf'[{{ ](?:"{choice}"|{choice}): ', script), (
             f"numerics.js of the explorer has no line for {choice}"
         )
+
+
+@pytest.mark.rule("SPC-6")
+def test_every_format_of_the_catalogue_has_its_rule_vector_oracle_and_proof():
+    """A format that is only a line of grids.py would have bytes that no text states and nothing compares."""
+    own = [form for name, form in formats.FORMATS.items() if "." not in name]
+    groups = json.loads((spec_root() / "vectors/decode.json").read_text("utf-8"))["groups"]
+    decoded = {group["codec"]["format"] for group in groups}
+    lacking = {
+        form.name: [
+            what
+            for what, there in (
+                ("a rule of its values", f"{form.name.upper()}-1" in rules.defined()),
+                ("fields in the oracle", form.name in rationals.FIELDS),
+                ("values for certificates", form.name in code_values.VALUES),
+                ("a codec in explanations", form in codec_notes.STANDARD),
+                ("a vector of decoding", form.name in decoded),
+            )
+            if not there
+        ]
+        for form in own
+    }
+    assert not any(lacking.values()), lacking
 
 
 @pytest.mark.rule("E2M1-3", "E4M3-2", "E5M2-2", "E8M0-2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,17 @@ def test_biases_of_a_llama_are_reordered_too(tmp_path: Path) -> None:
     found = written(export, tmp_path).tensors["blk.0.attn_q.bias"]
     bias = np.arange(128, dtype=np.uint32) + 0x3F80 << 16
     assert found.bytes() == interleaved(bias[:, None], 4).tobytes()
+
+
+@pytest.mark.rule("CNV-63")
+def test_the_metadata_of_a_gguf_keeps_the_types_of_what_became_float32(tmp_path: Path) -> None:
+    export = mixture()
+    norm = export.array("model.layers.0.input_layernorm.weight").astype(np.uint32) << 16
+    export.put("model.layers.0.input_layernorm.weight", "F32", norm.view(np.float32))
+    found = written(export, tmp_path)
+    kept = json.loads(found.metadata["fp4ref.dtypes"])
+    assert kept["output_norm.weight"] == kept["blk.0.ffn_gate_inp.weight"] == "BF16"
+    assert not {"blk.0.attn_norm.weight", "token_embd.weight"} & kept.keys()
 
 
 @pytest.mark.rule("CNV-38")

@@ -62,6 +62,10 @@ def hangs(x):
     Path("called").open("a").write("x")
     time.sleep(300)
 
+def dies(x):
+    Path("called").open("a").write("x")
+    os._exit(9)
+
 def hangs_later(x):
     global COUNT
     COUNT += 1
@@ -182,6 +186,14 @@ def test_only_the_first_call_may_compile(here):
     assert status == 1
     assert "hung in 2 of" in text.splitlines()[0]
     assert "no result after 1 s" in text
+
+
+@pytest.mark.rule("CNF-75")
+def test_three_breakdowns_end_a_run(here):
+    status, text, _ = verify("dies")
+    assert (here / "called").read_text() == "xxx"
+    assert status == 1
+    assert "after 3 breakdowns: " in text
 
 
 @pytest.mark.heavy  # three runs, two of them with hangs

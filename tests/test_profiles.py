@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 import fp4ref
 from covering import few
-from fp4ref import registry
+from fp4ref import registry, rules
+from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.cli import main
 from fp4ref.cli.profiles import profiles
 from fp4ref.conformance.explain.difference import count, fields, functions
@@ -20,6 +21,7 @@ from fp4ref.conformance.explain.probes import InputKind
 from fp4ref.conformance.explain.witness import compare
 from fp4ref.conformance.families import cases
 from fp4ref.formats import STOCHASTIC_E2M1
+from fp4ref.standard.tables import tables
 
 RUNNER = CliRunner()
 MY_PROFILE = "import fp4ref\n\nfp4ref.register(fp4ref.NVFP4.replace(name='vendor.nvfp4'), source='a test')\n"
@@ -107,6 +109,14 @@ def test_which_backends_serve_which_profiles() -> None:
     lines = [line.strip() for line in run("fp4ref profiles backends --match 'jax*'").splitlines()]
     assert "cpu: 2 of 2" in lines
     assert lines[lines.index("cuda: 0 of 2") + 2] == "jax.nvfp4, jax.mxfp8"
+
+
+@pytest.mark.rule("PRO-3", "SPC-9")
+def test_every_arithmetic_of_the_catalogue_has_a_row() -> None:
+    known = rules.defined()
+    read = (table for rule in ("PRO-3", "SPC-9") for table in tables(known[rule].text) if table[0][0] == "arithmetic")
+    rows = {row[0].strip("`") for table in read for row in table[1:]}
+    assert rows == {name for name in ARITHMETIC if "." not in name}
 
 
 def test_json_holds_whole_records() -> None:

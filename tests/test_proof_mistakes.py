@@ -450,6 +450,6 @@ def test_every_certificate_has_a_mistake():
     swept = {f"fp4ref.proof.device_sweeps:{name}" for name in ("bfloat16", "drawn", "float32", "both")}
     others = {claim.decider() for claim in of_device if claim not in of_header}
     of_pairs = {"fp4ref.proof.device:converted", "fp4ref.proof.six_bits:paired", "fp4ref.proof.six_bits:placed"}
-    of_device_alone = {f"fp4ref.proof.device_products:{name}" for name in ("values", "finished", "factors")}
+    of_device_alone = {f"fp4ref.proof.device_products:{name}" for name in ("values", "decoded", "finished", "factors")}
     of_groups = {"fp4ref.proof.group_calls:grouped"}
     assert others <= {*of_whole_calls, *swept, *of_pairs, *of_device_alone, *of_groups}

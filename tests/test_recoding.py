@@ -224,7 +224,7 @@ def test_nvfp4_becomes_mxfp4_byte_for_byte(tmp_path: Path, seed: int) -> None:
     assert found["m.down_proj_scales"] == bytes(grid)
 
 
-@pytest.mark.rule("CNV-22", "CNV-23", "THM-12", "CNV-53")
+@pytest.mark.rule("CNV-22", "CNV-23", "THM-12")
 @pytest.mark.parametrize(("span", "exact"), [(14, True), (15, False)])
 def test_mxfp4_becomes_block_fp8_byte_for_byte(tmp_path: Path, span: int, exact: bool) -> None:
     rng = np.random.default_rng(span)
@@ -247,6 +247,26 @@ def test_mxfp4_becomes_block_fp8_byte_for_byte(tmp_path: Path, span: int, exact:
     assert stored["m.down_proj.weight"] == wanted.tobytes()
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert config["quantization_config"]["weight_block_size"] == [128, 128]
+
+
+@pytest.mark.rule("CNV-53")
+@pytest.mark.parametrize("zero", [0, 8])
+def test_a_square_of_zeros_has_the_scale_1(tmp_path: Path, zero: int) -> None:
+    codes = np.full((130, 160), 2, np.uint8)  # 1.0
+    codes[:128, 128:] = zero  # of either sign, the second of four squares
+    scales = np.full((130, 5), 120)
+    scales[:128, 4] = 9
+    (tmp_path / "in").mkdir()
+    save_file(stored_mxfp4(codes, scales), tmp_path / "in/model.safetensors")
+    result = run("convert", tmp_path / "in", tmp_path / "out", "--to", "deepseek", "--spec", "block-fp8")
+    assert result.exit_code == 0, result.output
+    stored = bytes_of(tmp_path / "out")
+    numbers = np.frombuffer(stored["m.down_proj.weight_scale_inv"], "<f4").reshape(2, 2)
+    assert numbers[0, 1] == 1
+    assert (numbers.ravel()[[0, 2, 3]] != 1).all()
+    written = np.frombuffer(stored["m.down_proj.weight"], np.uint8).reshape(130, 160)
+    assert not (written[:128, 128:] & 0x7F).any()
+    assert written[:128, :128].all()
 
 
 @pytest.mark.rule("CNV-50")

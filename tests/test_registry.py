@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import BackendError, registry
+from fp4ref import BackendError, DomainError, formats, registry
 from fp4ref import model as fp4ref_model
+from fp4ref.conformance.oracle import rationals
+from fp4ref.formats import Rounding, Sign
 from fp4ref.layout import Layout
 from fp4ref.model import backend
 from fp4ref.registry import Backend, Call
+from fp4ref.specs import NVFP4
 
 X = np.ones((2, 16), np.float32)
 
@@ -145,3 +150,56 @@ def test_every_operation_names_the_layouts_that_it_reads(operation: str, monkeyp
         calls[operation]()
     assert np.array_equal(fp4ref.dequantize(q), fp4ref.dequantize(plain))
     assert np.array_equal(fp4ref.gemm(plain, q), fp4ref.gemm(plain, plain))
+
+
+def pick(monkeypatch: pytest.MonkeyPatch, kind: Any, name: str) -> Any:
+    """A member that a later version of the package might add: the enum has it, and nothing else does."""
+    new = str.__new__(kind, name)
+    new._name_, new._value_ = name.upper(), name
+    monkeypatch.setitem(kind._value2member_map_, name, new)
+    return new
+
+
+PICKS = [("rounding", Rounding, "ROUNDINGS"), ("sign", Sign, "SIGNS")]
+
+
+@pytest.mark.rule("E2M1-6")
+@pytest.mark.parametrize("part", ["element", "scale"])
+@pytest.mark.parametrize(("field", "kind", "known"), PICKS)
+def test_a_pick_that_the_model_does_not_compute_makes_no_spec(
+    field: str, kind: Any, known: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec = dataclasses.replace(getattr(NVFP4, part), **{field: pick(monkeypatch, kind, "odd")})
+    with pytest.raises(DomainError, match=rf"spec t: {field} odd, need one of .*{next(iter(kind))}.* \[E2M1-6\]"):
+        NVFP4.replace(name="t", **{part: codec})
+
+
+@pytest.mark.rule("E2M1-6", "CNF-5")
+@pytest.mark.parametrize("name", sorted(registry.backends().keys() - {"numpy"}))
+@pytest.mark.parametrize("part", ["element", "scale"])
+@pytest.mark.parametrize(("field", "kind", "known"), PICKS)
+def test_a_pick_that_a_backend_does_not_declare_is_refused_by_name(
+    field: str, kind: Any, known: str, part: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The golden model has learnt the pick, and the backend has not; it may be one whose device is missing here."""
+    new = pick(monkeypatch, kind, "odd")
+    monkeypatch.setattr(formats.codec, known, (*getattr(formats.codec, known), new))
+    spec = NVFP4.replace(name="t", **{part: dataclasses.replace(getattr(NVFP4, part), **{field: new})})
+    found = registry.backends()[name]
+    (device, *_) = found.devices
+    assert not registry.backends()["numpy"].reasons(Call("quantize", spec))
+    for operation in ("quantize", "dequantize"):
+        reasons = found.reasons(Call(operation, spec, device=device))
+        assert reasons[0].startswith(f"{field} odd, not one of {next(iter(kind))}, "), reasons
+    products = found.reasons(Call("gemm_exact", spec, spec_b=spec, device=device))
+    assert not any(f"{field} odd" in reason for reason in products)
+    if name != "cuda":  # the call itself, by name
+        with pytest.raises(BackendError, match=rf"quantize on backend {name}: {field} odd, not one of .* \[CNF-5\]"):
+            fp4ref.quantize(X, spec, backend=name)
+
+
+@pytest.mark.rule("E2M1-6")
+def test_the_oracle_refuses_a_rounding_that_it_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = dataclasses.replace(NVFP4.element, rounding=pick(monkeypatch, Rounding, "odd"))
+    with pytest.raises(DomainError, match=r"oracle: rounding odd, need one that the oracle has \[E2M1-6\]"):
+        rationals.encode(0.3, codec)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import fp4ref
 from fp4ref import relayouts
 from fp4ref.cli import main
 from fp4ref.errors import Fp4Error
@@ -212,6 +213,30 @@ def test_where_finds_a_unit_and_what_it_holds(name):
     assert repeated or back == f"{name} unit {offset}: {spoken}\n"
 
 
+TILES = "m(2,*) k(2,*): k0 m0 k1 m1; pad "
+
+
+@pytest.mark.rule("LAY-5", "LAY-15", "LAY-37", "LAY-41", "LAY-42")
+@pytest.mark.parametrize(
+    ("text", "offset", "found"),  # one scale in four places: (0, 0), (0, 1), (1, 0), (1, 1)
+    [
+        ("tiled_8x4", 0, None),
+        ("tiled_8x4", 1, ("padding", "LAY-5")),
+        ("linear_padded", 1, ("padding", "LAY-37")),
+        (TILES + "m 0x11", 3, ("padding", "LAY-15")),
+        (TILES + "m unspecified", 2, ("padding", "LAY-37")),
+        (TILES + "m unspecified", 1, ("padding", "LAY-15")),
+        (TILES + "m unspecified", 3, ("padding", "LAY-37")),
+        (TILES + "k unspecified", 3, ("padding", "LAY-15")),  # of both axes: the first one's
+        (TILES + "k unspecified", 1, ("padding", "LAY-37")),
+        ("ggml.mxfp4_scale", 1, ("a gap", "LAY-41")),
+    ],
+)
+def test_a_unit_that_stores_nothing_has_the_rule_of_its_value(text, offset, found):
+    form = fp4ref.LAYOUTS[text] if " " not in text else fp4ref.Layout("t", text)
+    assert form.unused(offset, 1, 1) == found
+
+
 @pytest.mark.rule("LAY-5", "LAY-16", "PACK-10")
 @pytest.mark.parametrize(
     "arguments, said",
@@ -220,7 +245,8 @@ def test_where_finds_a_unit_and_what_it_holds(name):
         (("vllm.marlin_fp4", "3,5", "--shape", "64x16"), "byte 226, low nibble\n"),
         (("six_low_first", "1,5", "--shape", "3x7"), "byte 9, from bit 6 on\n"),
         (("deepgemm.mn_major_fp32", "0,3,1", "--shape", "1x8x4"), "word 11\n"),
-        (("tiled_128x4", "--offset", "9", "--shape", "3x3"), "unit 9: padding, at m = 64, k = 1 [LAY-15]"),
+        (("tiled_128x4", "--offset", "9", "--shape", "3x3"), "unit 9: padding, at m = 64, k = 1 [LAY-5]"),
+        (("linear_padded", "--offset", "11", "--shape", "3x3"), "unit 11: padding, at m = 2, k = 3 [LAY-37]"),
         (("cuda.tma_16u4_align16", "--offset", "20", "--shape", "3x32"), "a gap, which holds no unit"),
         (("tiled_128x4", "--offset", "512", "--shape", "3x3"), "offset 512, need offset < 512"),
         (("tiled_128x4", "3,3", "--shape", "3x3"), "m = 3, need m < 3"),

@@ -115,6 +115,31 @@ def test_a_changed_rule_needs_a_line_in_the_history():
             assert found == ([] if rule.id == said else [line])
 
 
+@pytest.mark.parametrize("rule", ["LAY-13", "LAY-18", "PACK-8", "PACK-9", "SPC-8"])
+def test_a_changed_name_needs_a_line_in_the_history_that_names_it(rule, monkeypatch):
+    """Another change of the same rule says nothing of the name."""
+    known, record = rules.defined(), history.versions()
+    assert history.named(known[rule]) == record[-2].names[rule]
+    row = next(line for line in known[rule].text.splitlines() if line.startswith("| `"))
+    name = row.split("`")[1]
+    for line in (
+        f"{row}\n{row.replace(name, 'acme.rows')}",
+        row.replace("| `", "| `acme.", 1),
+        row[:-1] + "; pad m 1 |",
+    ):
+        changed = known | {rule: dataclasses.replace(known[rule], text=known[rule].text.replace(row, line, 1))}
+        moved = [each for each in ("acme.rows", f"acme.{name}", name) if f"`{each}`" in line or each == name]
+        moved = [each for each in moved if history.named(changed[rule]).get(each) != record[-2].names[rule].get(each)]
+        assert moved
+        for words, lines in (("one fact", len(moved)), (" and ".join(f"`{each}`" for each in moved), 0)):
+            said = history.RuleChange("1.1", rule, "addition", "none", words)
+            draft = record[-1]._replace(changes=(*record[-1].changes, said))
+            monkeypatch.setattr(history, "versions", lambda spec=None, draft=draft: (*record[:-1], draft))
+            found = history.gaps(changed, spec_root())
+            assert [each for each in found if each.startswith("history.json: `")] == found
+            assert len(found) == lines, found
+
+
 CHAPTER = """# 01 · Things (AAA)
 
 #### AAA-1 · First (shall)

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from fp4ref.standard.examples import MENTION
 from standard_rules import RULES
 
 SENTENCES, WORDS, ALL_WORDS = 5, 90, 250
@@ -32,10 +33,24 @@ def sentences(paragraph):
     return re.findall(r"\S.*?(?:[.?!:](?=\s+[A-Z(])|$)", plain)
 
 
+def has_example(text):
+    """Return True if a rule has a table, a block of code, or words with a number or code beside those that oblige."""
+    if re.search(r"(?m)^(\||```|    )", text):
+        return True
+    prose, lists = paragraphs(text)
+    beside = [part for part in (*prose, *lists) if part is not obliging(prose)]
+    return any(re.search(r"\d|`", MENTION.sub("", part)) for part in beside)
+
+
+def obliging(prose):
+    """The paragraph that obliges."""
+    return next((part for part in prose if re.search(r"\bshall\b", part)), prose[0] if prose else "")
+
+
 def faults(text):
     """A line for each way in which a rule's text states more than one fact."""
     prose, lists = paragraphs(text)
-    first = next((part for part in prose if re.search(r"\bshall\b", part)), prose[0] if prose else "")
+    first = obliging(prose)
     sizes = [(len(sentences(part)), len(part.split())) for part in prose]
     found = [f"{many} sentences, {long} words" for many, long in sizes if many > SENTENCES or long > WORDS]
     beside = [(part, OBLIGES.search(part)) for part in prose if part is not first]
@@ -47,6 +62,25 @@ def faults(text):
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_states_one_fact(rule):
     assert faults(RULES[rule].text) == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_has_an_example(rule):
+    assert has_example(RULES[rule].text), f"{rule} needs an example with numbers, which a test computes"
+
+
+@pytest.mark.parametrize(
+    ("text", "has"),
+    [
+        ("A byte shall be 0, or 1 by AAA-1.\n", False),
+        ("A byte shall be 0.\n\n> Why: 7 is odd.\n", False),
+        ("A byte shall be 0.\n\nSo it is by AAA-1.\n", False),
+        ("A byte shall be 0.\n\nWith K = 6 there are 6.\n", True),
+        ("A byte shall be 0.\n\n| byte |\n|---|\n| 0 |\n", True),
+    ],
+)
+def test_a_rule_without_an_example_is_found(text, has):
+    assert has_example(text) is has
 
 
 @pytest.mark.parametrize(

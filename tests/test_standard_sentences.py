@@ -542,7 +542,7 @@ def test_sizes_of_sums_and_bits_of_nan():
     for dtype, word in zip(("float32", "bfloat16", "float16"), words, strict=True):
         got = fp4ref.gemm(q, q, dtype=dtype, backend="numpy")
         assert int(got.view(f"u{got.dtype.itemsize}")[0, 0]) == int(word, 16)
-    assert integers(r"has at most (\d+) bits", "GEM-9") == [fp4ref.multiply.LONGEST]
+    assert integers(r"UE4M3 scale \| at most (\d+) bits", "GEM-9") == [fp4ref.multiply.LONGEST]
 
     total, depth, magnitude = found(r"`eps = (2\^-\d+)`, and total .*? K < (2\^\d+) and total < (2\^\d+)", "GEM-11")
     bound = found(r"`abs\(sum - exact\) <= gamma \* total \+ K \* (2\^-\d+)`, with `gamma = (.*?)`", "GEM-11")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -30,6 +31,9 @@ CASES = (
     "maxima_of_delayed_scaling_are_shared",
     "block_scaled_parts_are_gathered",
     "a_split_vocabulary_has_one_cross_entropy",
+    "examples_of_parts",
+    "examples_of_kept_parts",
+    "examples_of_gathering",
 )
 
 
@@ -37,6 +41,7 @@ CASES = (
     "TEM-7", "TEM-8", "TEM-9", "TEM-10", "TEM-11", "TEM-12", "TEM-23", "TEM-24", "TEM-25", "TEM-26", "TEM-27"
 )
 @pytest.mark.rule("TEM-28", "TEM-29", "TEM-51", "TEL-10", "TEL-15", "TEL-70")
+@pytest.mark.example("TEM-7", "TEM-9", "TEM-11", "TEM-12", "TEM-26", "TEM-27", "TEM-28", "TEM-29")
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.release)])
 def test_processes_agree(processes: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -584,6 +589,150 @@ def a_split_vocabulary_has_one_cross_entropy(rank: int, size: int) -> None:
     if size > 1:
         with pytest.raises(ValueError, match="label_smoothing"):
             te.parallel_cross_entropy(part, target, 0.1, dist_process_group=torch.distributed.group.WORLD)
+
+
+def rows_of(rule: str) -> list[list[str]]:
+    """The rows of a rule's example, whose numbers are those of two processes."""
+    from fp4ref import rules
+    from fp4ref.standard.tables import tables
+
+    (table,) = tables(rules.defined()[rule].text)
+    return table[1:]
+
+
+def unquoted(cell: str) -> bytes:
+    return bytes.fromhex(cell.strip("`"))
+
+
+def examples_of_parts(rank: int, size: int) -> None:
+    """TEM-7, TEM-9 and TEM-26: scale bytes, random bytes and master weights of two processes."""
+    import torch
+    import torch.distributed as dist
+
+    import fp4ref
+    from fp4ref import rules, te
+    from fp4ref.te.master_weights import quantize_master_weights
+    from fp4ref.te.sharded import _random_bits, quantize_shard
+
+    if size != 2:
+        return
+    process, element, byte = rows_of("TEM-7")[rank]
+    assert int(process) == rank
+    x = torch.full((16, 16), float(element))
+    part = quantize_shard(x, "nvfp4")
+    assert {*bytes(part.row.scales.flatten().tolist())} == {*unquoted(byte)}
+    alone, own = re.search(
+        r"Rows of ([\d.]+) without .* have the scale byte (`..`)", rules.defined()["TEM-7"].text
+    ).groups()
+    if alone == element:
+        assert {*bytes(fp4ref.quantize(x, "nvfp4").row.scales.flatten().tolist())} == {*unquoted(own)}
+    process, row, drawn = rows_of("TEM-9")[rank]
+    assert int(process) == rank
+    bits = _random_bits(7, 3, ["row"], int(row), 32, x).row
+    assert bytes(bits[0, :4].tolist()) == unquoted(drawn)
+    spec = fp4ref.profiles["nvfp4-sr"]
+    values = torch.linspace(-3, 3, 16).repeat(16, 1)
+    got = quantize_shard(values, spec, seed=7, stream=3)
+    amax = torch.tensor([3.0])
+    expected = fp4ref.quantize(values, spec, amax=amax, random_bits=fp4ref.quantized.Directions(bits, None))
+    assert torch.equal(got.row.data, expected.row.data)
+    process, master, data, scale = rows_of("TEM-26")[rank]
+    assert int(process) == rank
+    value = float(master.rpartition(": ")[2])
+    quantizer = te.NVFP4Quantizer(with_2d_quantization=True)
+    model = quantizer(torch.zeros(32, 16))
+    model._rowwise_data.zero_()
+    quantize_master_weights([model], [torch.full((256,), value)], [256 * rank], dist.group.WORLD)
+    own_rows, others = slice(16 * rank, 16 * rank + 16), slice(16 - 16 * rank, 32 - 16 * rank)
+    assert {*model._rowwise_data[own_rows].flatten().tolist()} == {*unquoted(data)}
+    assert not model._rowwise_data[others].any()  # codes of another process stay as they are
+    assert {*model._rowwise_scale_inv[own_rows, 0].tolist()} == {*unquoted(scale)}
+
+
+def examples_of_kept_parts(rank: int, size: int) -> None:
+    """TEM-12 and TEM-27: bytes of two processes, and a step that does not change."""
+    import torch
+    import torch.distributed as dist
+
+    from fp4ref import te
+    from fp4ref.te.module.saved_shards import scatter_codes
+
+    if size != 2:
+        return
+    quantized = te.NVFP4Quantizer(columnwise=False)(torch.ones(256, 128))
+    codes, scales = ([int(cell.split()[0].replace(",", "")) for cell in row[1:]] for row in rows_of("TEM-12"))
+    found = [[quantized._rowwise_data.numel()], [quantized._rowwise_scale_inv.numel()]]
+    scatter_codes(quantized, dist.group.WORLD)
+    found[0].append(quantized._rowwise_data.numel())
+    found[1].append(quantized._rowwise_scale_inv.numel())
+    assert found == [codes, scales]
+    for cell, result, dgrad in rows_of("TEM-27"):
+        layer = te.Linear(16, 16, bias=False, fsdp_group=None if cell == "none" else dist.group.WORLD)
+        layer.weight.data = torch.full((16, 16), 5.0)
+        layer.weight.data[:, 0] = 6
+        x = torch.ones(16, 16, requires_grad=True)
+        with te.autocast(recipe=te.recipe.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True)):
+            y = layer(x)
+        y.backward(torch.ones_like(y))
+        assert {*y.flatten().tolist()} == {float(result)}
+        assert x.grad[:, :3].unique(dim=0).tolist() == [[float(n) for n in dgrad.split()]]
+
+
+def examples_of_gathering(rank: int, size: int) -> None:
+    """TEM-11, TEM-28 and TEM-29: bytes that are sent, parts that are refused, and those that are not quantized."""
+    import torch
+    import torch.distributed as dist
+
+    from fp4ref import te
+    from fp4ref.errors import Fp4Error
+    from fp4ref.te.distributed import gather_along_first_dim
+
+    if size != 2:
+        return
+    sent: list[tuple[int, ...]] = []
+    plain = dist.all_gather
+    x = torch.full((48, 64), 6.0)
+    try:
+        dist.all_gather = lambda whole, part, **named: (sent.append(tuple(part.shape)), plain(whole, part, **named))[1]
+        whole, _ = gather_along_first_dim(x, quantizer=te.NVFP4Quantizer(columnwise=False))
+    finally:
+        dist.all_gather = plain
+    for name, cell, gathered in rows_of("TEM-11"):
+        buffer = {"codes": whole._rowwise_data, "scales": whole._rowwise_scale_inv}[name]
+        numbers = [int(number) for number in re.findall(r"\d+", gathered)]
+        assert tuple(map(int, re.findall(r"\d+", cell))) in sent
+        assert [*buffer.shape] == numbers[:2]
+        if len(numbers) > 2:
+            first, last, byte = numbers[2:]
+            assert last + 1 == len(buffer)
+            assert (buffer[first:] == byte).all()
+            assert (buffer[:first] != byte).all()
+    for cell, outcome in rows_of("TEM-28"):
+        amaxes = [float(number) for number in re.findall(r"\b\d\b", cell)] if cell.startswith("amax") else [6.0]
+        quantizer: Any = te.NVFP4Quantizer(columnwise=False, row_scaled_nvfp4="row scaling" in cell)
+        if "GEMM layout" in cell:
+            quantizer = te.MXFP8Quantizer()
+            quantizer.optimize_for_gemm = True
+        part = quantizer(torch.full((128, 128), amaxes[rank if len(amaxes) > 1 else 0]))
+        if outcome == "gathered":
+            assert gather_along_first_dim(part, quantizer=quantizer)[0].shape == (256, 128)
+        else:
+            assert outcome == "refused"
+            with pytest.raises(Fp4Error):
+                gather_along_first_dim(part, quantizer=quantizer)
+    for cell, outcome in rows_of("TEM-29"):
+        rows, columns = map(int, re.findall(r"\d+", cell)) if "×" in cell else (16, 128)
+        value: Any = torch.ones(rows, columns)
+        quantizer = te.NVFP4Quantizer(columnwise=False)
+        if "columns are wanted" in cell:
+            value = quantizer(value)
+            quantizer = te.NVFP4Quantizer()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            got, _ = gather_along_first_dim(value, quantizer=quantizer)
+        said = any("in high precision" in str(warning.message) for warning in caught)
+        assert said is ("with a warning" in outcome)
+        assert got.shape == (2 * rows, columns)
 
 
 def main(size: int, folder: Path) -> None:

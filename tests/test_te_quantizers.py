@@ -284,6 +284,31 @@ def test_generator_state_decides_stochastic_bytes():
     assert not torch.equal(first._rowwise_data, second._rowwise_data)
 
 
+@pytest.mark.rule("TEL-76")
+def test_inside_of_a_graph_the_seed_is_drawn_on_the_device_and_stays_there(monkeypatch):
+    """A device is not needed: the draw is done on the CPU where the device's generator would do it."""
+    draw, asked = torch.randint, []
+
+    def randint(low, high, size, device=None):
+        asked.append((str(device), tuple(size)))
+        return draw(low, high, size)
+
+    monkeypatch.setattr(torch, "randint", randint)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    states = [rng.next_state(torch.device("cuda")) for _ in range(2)]
+    assert asked == [("cuda", (1,))] * 2
+    assert all(isinstance(state.seed, torch.Tensor) and state.offset == 0 for state in states)
+    assert states[0].seed != states[1].seed
+    cpu = torch.device("cpu")
+    first, second = (rng.random_bytes((16, 32), "both", state, cpu) for state in states)
+    assert not torch.equal(first.row, second.row)
+    assert not torch.equal(first.column, second.column)
+    states[0].seed.copy_(states[1].seed)  # a replay draws into the same memory, which the bytes are made of
+    again = rng.random_bytes((16, 32), "both", states[0], cpu)
+    assert torch.equal(again.row, second.row)
+    assert torch.equal(again.column, second.column)
+
+
 def test_copies_are_independent():
     quantizer = NVFP4Quantizer(with_rht=True, with_post_rht_amax=True, with_random_sign_mask=False)
     quantizer.optimize_for_gemm, quantizer.role = True, "input"

@@ -204,7 +204,7 @@ def test_custom_recipes_say_to_what_groups_are_padded():
         recipe.CustomRecipe(**factory, quantization_alignment=0)
 
 
-@pytest.mark.rule("TEL-55", "TEL-1", "TEL-2", "TEL-48", "TEL-83")
+@pytest.mark.rule("TEL-55", "TEL-1", "TEL-2", "TEL-48")
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -229,7 +229,7 @@ def test_factories_stand_for_the_recipes_with_their_defaults(name, kind):
         assert settings(custom, mode, tensors) == settings(kind(), mode, tensors)
 
 
-@pytest.mark.rule("TEL-55")
+@pytest.mark.rule("TEL-55", "TEL-83")
 def test_factories_quantize_roles_of_other_modules_as_inputs():
     other = QuantizerRole("dpa", "grad_output")
     for role in (None, other, QuantizerRole("dpa", "weight")):
@@ -238,6 +238,8 @@ def test_factories_quantize_roles_of_other_modules_as_inputs():
         assert quantizer_factories.float8_block_scaling_factory(role).block_scaling_dim == 1
     assert quantizer_factories.current_scaling_factory(other).dtype is DType.kFloat8E5M2
     assert quantizer_factories.current_scaling_factory(None).dtype is DType.kFloat8E4M3
+    mxfp8 = quantizer_factories.mxfp8_factory(other)
+    assert (mxfp8.dtype, mxfp8.with_2d_quantization) == (DType.kFloat8E4M3, False)
 
 
 @pytest.mark.parametrize("frozen", [False, True])

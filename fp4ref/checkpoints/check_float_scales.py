@@ -17,7 +17,10 @@ from fp4ref.formats import FORMATS
 
 
 def judge_float_scales(group: TensorGroup) -> Iterator[Verdict]:
-    """Check scales that are stored as numbers of floating-point type. Rules: CKP-9, CKP-14, CKP-16."""
+    """Check scales that are stored as numbers of floating-point type.
+
+    Rules: CKP-9, CKP-14, CKP-16, CKP-53, CKP-54.
+    """
     tensor = group.parts.get("scales")
     if tensor is None or (group.convention.scale and tensor.dtype in group.convention.scales.dtypes):  # type: ignore[union-attr]
         return

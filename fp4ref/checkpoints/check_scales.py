@@ -31,7 +31,7 @@ Verdict = tuple[str, str, str, str]  # code, severity, name of the tensor, messa
 def judge_scales(found: Measured) -> Iterator[Verdict]:
     """Yield what is wrong with a group's block scales: one cause, the strongest, for each region.
 
-    Rules: CKP-14, CKP-16, CKP-17, CKP-18, CKP-27, CKP-44.
+    Rules: CKP-14, CKP-16, CKP-17, CKP-18, CKP-27, CKP-44, CKP-53, CKP-54.
     """
     group = found.group
     if not group.convention.scale or not found.blocks:

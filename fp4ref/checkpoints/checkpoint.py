@@ -71,7 +71,7 @@ def open_checkpoint(path: str | os.PathLike[str], *, head_only: bool = False) ->
 
     Errors: FileError if nothing there can be read at all.
 
-    Rules: CKP-1, CKP-2, CKP-3, CKP-4, CKP-5, CKP-35.
+    Rules: CKP-1, CKP-2, CKP-3, CKP-4, CKP-5, CKP-35, CKP-51.
     """
     path = Path(path)
     operation = f"read {shown(path)}"
@@ -83,7 +83,7 @@ def open_checkpoint(path: str | os.PathLike[str], *, head_only: bool = False) ->
     elif path.suffix.lower() in READERS:
         _open_file(found, head_only=head_only)
     else:
-        raise FileError(operation, "a file of another kind", "a directory, .safetensors or .gguf", "CKP-1")
+        raise FileError(operation, "a file of another kind", "a directory, .safetensors or .gguf", "CKP-51")
     for shard in found.shards:
         found.problems += shard.problems
         found.lost |= shard.hidden
@@ -114,7 +114,7 @@ def _open_directory(found: Checkpoint, *, head_only: bool) -> None:
     elif names:
         names = _unindexed(found, names)
     if not names and not found.problems:
-        raise FileError(f"read {shown(folder)}", "no .safetensors or .gguf file", "a checkpoint", "CKP-1")
+        raise FileError(f"read {shown(folder)}", "no .safetensors or .gguf file", "a checkpoint", "CKP-51")
     homes: dict[str, list[str]] = {}
     for name in names:
         if leaves(folder, name):

@@ -171,7 +171,7 @@ def _rescaled(found: Recognized, weights: Sequence[Weight]) -> list[Weight]:
 def rescaled(weight: Weight, ratio: Fraction) -> Weight:
     """Return a weight whose E4M3 block scales are multiplied by a ratio; its remarks have the exact error.
 
-    Rules: CNV-55.
+    Rules: CNV-55, CNV-62.
     """
     if ratio == 1 or weight.scale != "e4m3":
         return weight

@@ -153,7 +153,7 @@ def leaves(folder: Path, name: str) -> bool:
 
     A hub's cache is one place: its snapshots are links to files beside them, in `blobs`.
 
-    Rules: CKP-3.
+    Rules: CKP-52.
     """
     inside = folder.resolve()
     try:

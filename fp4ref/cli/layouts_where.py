@@ -82,13 +82,12 @@ def _owner(form: Layout, sizes: tuple[int, ...], offset: int) -> str:
         raise DomainError(
             "layouts where", f"offset {offset}", f"offset < {found.size}, the units of the buffer", form.rule
         )
-    indices, known = found.gather(np.array([offset]))
-    if not known[0]:
-        return "a gap, which holds no unit of the array [LAY-41]"
-    at = [int(part[0]) for part in indices]
-    where = ", ".join(f"{axis.name} = {i}" for axis, i in zip(form.axes, at, strict=True))
-    inside = all(i < size for i, size in zip(at, sizes, strict=True))
-    return where if inside else f"padding, at {where} [LAY-15]"
+    unused = form.unused(offset, *sizes)
+    if unused and unused[0] == "a gap":
+        return f"a gap, which holds no unit of the array [{unused[1]}]"
+    indices, _ = found.gather(np.array([offset]))
+    where = ", ".join(f"{axis.name} = {int(part[0])}" for axis, part in zip(form.axes, indices, strict=True))
+    return f"padding, at {where} [{unused[1]}]" if unused else where
 
 
 @click.command("starts", epilog=STARTS_EPILOG, short_help="Say where the members of a group start in one buffer.")

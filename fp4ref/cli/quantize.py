@@ -104,7 +104,7 @@ def quantize(
         return
     if source.is_dir():
         needed = ".safetensors or .npz, or --to CONVENTION for a checkpoint"
-        raise FileError(f"read {source}", "a directory, which has no suffix", needed, "FIL-3")
+        raise FileError(f"read {source}", "a directory, which has no suffix", needed, "FIL-42")
     refuse_options(given_options() & set(OF_CHECKPOINTS), "for a checkpoint: add --to")
     if len(specs) > 1:
         raise click.UsageError("--spec once for a dump; several are for a checkpoint: add --to")

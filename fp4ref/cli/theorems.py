@@ -75,5 +75,5 @@ def _files(path: Path) -> list[Path]:
         return [path]
     found = sorted(path.glob("*.safetensors"))
     if not found:
-        raise FileError(f"read {shown(path)}", "a directory without shards", "*.safetensors", "FIL-3")
+        raise FileError(f"read {shown(path)}", "a directory without shards", "*.safetensors", "FIL-42")
     return found

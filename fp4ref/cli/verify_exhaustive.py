@@ -22,7 +22,7 @@ REFUSED = IGNORED - {"--statement", "--subject-version"}
 def check_exhaustive(
     subject: Subject, spec: Spec, choice: KernelChoice, options: RunOptions, step: Callable[[str], None]
 ) -> int:
-    """Sweep a quantizer, and print what was found; the exit status. Rules: CNF-2, CNF-46, CNF-48, CNF-57."""
+    """Sweep a quantizer, and print what was found; the exit status. Rules: CNF-2, CNF-46, CNF-48, CNF-57, CNF-114."""
     refuse_options(choice.given & REFUSED, "not with --exhaustive, whose inputs are all values")
     assert choice.exhaustive is not None
     store = None if choice.resume is None else SweepStore(choice.resume, choice.pages.sources, choice.pages.force)

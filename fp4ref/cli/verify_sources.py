@@ -54,7 +54,7 @@ def dump_files(paths: Iterable[Path]) -> list[Path]:
             if file not in kept:
                 click.echo(f"skipped {file}: no quantized bytes in it", err=True)
         if not kept:
-            raise FileError(f"verify {path}", "a directory without dumps", " or ".join(SUFFIXES), "FIL-3")
+            raise FileError(f"verify {path}", "a directory without dumps", " or ".join(SUFFIXES), "FIL-42")
         found += kept
     return found
 

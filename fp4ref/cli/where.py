@@ -78,13 +78,14 @@ def _sentence(place: ElementPlace, layouts: tuple[Layout, ...], packing: str = C
 
 
 def scale_sentence(geometry: Geometry, offset: int, found: Layout) -> str:
-    """Return the owner of a byte of a scale buffer. Rules: BLK-1, BLK-7, LAY-5, LAY-10."""
+    """Return the owner of a byte of a scale buffer. Rules: BLK-1, BLK-7, LAY-10."""
     scale = geometry.of_scale_byte(offset, found)
     matrix = "x" if geometry.direction == "row" else "x^T"
     name = spoken(geometry.spec)
     start = f"{found.name} byte {offset} of {article(name)} {name} tensor {geometry.shape[0]} x {geometry.shape[1]}"
     if scale is None:
-        return f"{start}: padding, no scale lies here [LAY-5]"
+        words, rule = found.unused(offset, *geometry.scales) or ("padding", "LAY-15")
+        return f"{start}: {words}, no scale is stored here [{rule}]"
     block = geometry.spec.block
     row, last = scale[0] // block.rows * block.rows, min((scale[0] // block.rows + 1) * block.rows, geometry.matrix[0])
     first, stop = scale[1] * block.columns, min((scale[1] + 1) * block.columns, geometry.matrix[1])

@@ -105,8 +105,8 @@ globalThis.Layouts = function (tables) {
     return total - place + table[place];
   }
 
-  // Row and column at an offset, or null in a gap.
-  function index(layout, place, columns, rows) {
+  // The index of every axis at an offset, or null in a gap.
+  function indices(layout, place, columns, rows) {
     const { digits, stored, base, turned, table } = strides(layout, rows, columns);
     const found = layout.axes.map(() => 0);
     let rest = place - base;
@@ -123,7 +123,21 @@ globalThis.Layouts = function (tables) {
       const own = digitOf(digits[a][i], found[a]), by = digitOf(digits[b][j], found[b]);
       found[a] += ((own ^ by) - own) * digits[a][i].weight;
     }
-    return rest ? null : layout.shown.map((axis) => found[axis]);
+    return rest ? null : found;
+  }
+
+  // Row and column at an offset, or null in a gap.
+  function index(layout, place, columns, rows) {
+    const found = indices(layout, place, columns, rows);
+    return found && layout.shown.map((axis) => found[axis]);
+  }
+
+  // The words and the rule of a place that no unit of the array has. Padding of several axes belongs to the first.
+  function unused(layout, place, columns, rows) {
+    const found = indices(layout, place, columns, rows);
+    if (!found) return ["a gap", "LAY-41"];
+    const sizes = spread(layout, rows, columns, 1), axis = layout.axes.find((_, i) => found[i] >= sizes[i]);
+    return ["padding", axis?.fill === null ? "LAY-37" : ["LAY-3", "LAY-4"].includes(layout.rule) ? "LAY-5" : "LAY-15"];
   }
 
   // The same sum in words, the slowest digit first.
@@ -183,5 +197,5 @@ globalThis.Layouts = function (tables) {
     return axis < 0 ? null : [layout.shown.indexOf(axis), spread(layout, rows, columns, 1)[axis], layout.axes[axis].multiple];
   }
 
-  return { tile: (layout) => layout.tile, padded, offset, index, worked, packed, refused };
+  return { tile: (layout) => layout.tile, padded, offset, index, unused, worked, packed, refused };
 };

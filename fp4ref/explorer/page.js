@@ -183,7 +183,7 @@ function draw() {
   const [row, column] = chosen, place = M.place(model, row, column);
   const grid = scaleByte && { linear: "linear", tiled: model.layout.name, data: "data" }[scaleByte.grid];
   const padding = scaleByte && (grid === "data" ? `data byte ${scaleByte.offset}: no element is stored here [PACK-7]`
-    : `${grid} byte ${scaleByte.offset}: ${unused(grid, scaleByte.offset)}, no scale is stored here [${gapAt(grid, scaleByte.offset) ? "LAY-41" : /^tiled_/.test(grid) ? "LAY-5" : "LAY-15"}]`);
+    : unused(grid, scaleByte.offset).reduce((words, rule) => `${grid} byte ${scaleByte.offset}: ${words}, no scale is stored here [${rule}]`));
   byId("where").textContent = padding || M.sentence(model, row, column);
   byId("worked").textContent = padding ? "" : M.worked(model, row, column);
   byId("problem").textContent = against;
@@ -305,7 +305,7 @@ function drawScales(id, layout, offset, count) {
     return {
       key: String(byte), text: scale ? byteText(value) : "··",
       classes: `byte ${tiled && tile < count * LINE && Math.floor(byte / tile) === Math.floor(at / tile) ? "block " : ""}${scale ? "abcd"[(tiled ? Math.floor(scale[0] / band) : Math.floor(scale[1] / 4)) % 4] : "pad"}`,
-      label: scale ? `${layout.name} byte ${byte} = ${M.hex(value, 2)}: scale (${scale.join(", ")})` : `${layout.name} byte ${byte}: ${unused(layout.name, byte)}`,
+      label: scale ? `${layout.name} byte ${byte} = ${M.hex(value, 2)}: scale (${scale.join(", ")})` : `${layout.name} byte ${byte}: ${unused(layout.name, byte)[0]}`,
     };
   });
   fill(id, HEADERS, rows, String(at));
@@ -317,12 +317,11 @@ function drawScales(id, layout, offset, count) {
 }
 
 // A byte without a scale is padding, or a gap that no index has.
-const gapAt = (name, offset) => M.layouts.index(M.layoutOf(name), offset, model.scaleColumns, model.scaleShape[0]) === null;
-const unused = (name, offset) => (gapAt(name, offset) ? "a gap" : "padding");
+const unused = (name, offset) => M.layouts.unused(M.layoutOf(name), offset, model.scaleColumns, model.scaleShape[0]);
 
 function hatched(layout, first, count, size) {
   const bytes = Array.from({ length: Math.min(count * LINE, size - first) }, (_, i) => first + i);
-  const found = new Set(bytes.filter((byte) => !M.ofScaleByte(model, layout, byte)).map((byte) => unused(layout.name, byte)));
+  const found = new Set(bytes.filter((byte) => !M.ofScaleByte(model, layout, byte)).map((byte) => unused(layout.name, byte)[0]));
   return [...found].sort().reverse().join(" or ") || "padding";
 }
 
@@ -424,7 +423,7 @@ function hover(id, key) {
   else {
     const scale = M.ofScaleByte(model, id === "linear" ? M.layoutOf("linear") : model.layout, Number(key));
     if (scale) element = M.ofScale(model, scale);
-    else byId("hover").textContent = `byte ${key}: ${unused(id === "linear" ? "linear" : model.layout.name, Number(key))}`;
+    else byId("hover").textContent = `byte ${key}: ${unused(id === "linear" ? "linear" : model.layout.name, Number(key))[0]}`;
   }
   if (!element) return;
   const place = M.place(model, ...element);

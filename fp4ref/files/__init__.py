@@ -40,12 +40,12 @@ def open_tensors(path: str | os.PathLike[str]) -> TensorFile:
 
     The result closes itself at the end of a `with`; arrays that were read stay valid, whatever becomes of the file.
 
-    Rules: FIL-1, FIL-2, FIL-3, FIL-5.
+    Rules: FIL-1, FIL-2, FIL-5, FIL-42.
     """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         got = f"suffix {path.suffix!r}" if path.suffix else "no suffix"
-        raise FileError(f"read {shown(path)}", got, " or ".join(SUFFIXES), "FIL-3")
+        raise FileError(f"read {shown(path)}", got, " or ".join(SUFFIXES), "FIL-42")
     return SUFFIXES[path.suffix.lower()](path)
 
 

@@ -36,13 +36,13 @@ def write_tensors(
     sources: files that the arrays come from; the target must not be one of them. kind: a file of another kind is
     replaced only by force.
 
-    Rules: FIL-1, FIL-2, FIL-4, FIL-6.
+    Rules: FIL-1, FIL-2, FIL-4, FIL-6, FIL-42.
     """
     path = Path(path)
     write = {".safetensors": _safetensors, ".npz": _npz}.get(path.suffix.lower())
     if write is None:
         got = f"suffix {path.suffix!r}" if path.suffix else "no suffix"
-        raise FileError(f"write {shown(path)}", got, ".safetensors or .npz", "FIL-3")
+        raise FileError(f"write {shown(path)}", got, ".safetensors or .npz", "FIL-42")
     checked = [Entry(name, dtype, tuple(shape)) for name, dtype, shape in entries]
     _require_entries(path, checked, metadata)
     _require_regular(path)

@@ -39,6 +39,11 @@ class Sign(StrEnum):
     NONZERO = "nonzero"  # x < 0, unless the magnitude rounds to zero
 
 
+# The picks that `Codec` computes: a specification with another one is refused when it is made.
+ROUNDINGS = (Rounding.EVEN, Rounding.DOWN, Rounding.AWAY, Rounding.TRUNCATE, Rounding.UP, Rounding.STOCHASTIC)
+SIGNS = (Sign.BIT, Sign.NEGATIVE, Sign.NOT_POSITIVE, Sign.NONZERO)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Codec:
     """A conversion from float32 to codes of `format`, and back.

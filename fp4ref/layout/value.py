@@ -147,6 +147,25 @@ class Layout(LayoutMap):
             raise LayoutError(operation, f"{asked} lie apart", needed, "LAY-51")
         return slice(first, last + 1)
 
+    def unused(self, offset: int, *sizes: int) -> tuple[str, str] | None:
+        """Return the words and the rule of a unit of the buffer that stores none of the array; None for one that does.
+
+        >>> from fp4ref import LAYOUTS
+        >>> LAYOUTS["tiled_128x4"].unused(9, 3, 3), LAYOUTS["linear_padded"].unused(9, 3, 3)
+        (('padding', 'LAY-5'), ('padding', 'LAY-37'))
+
+        Rules: LAY-5, LAY-15, LAY-37, LAY-41, LAY-42.
+        """
+        indices, known = self.strides(*sizes).gather(np.array([offset]))
+        if not known[0]:
+            return "a gap", "LAY-41"
+        at = zip(self.axes, indices, sizes, strict=True)
+        outside = next((axis for axis, part, size in at if part[0] >= size), None)
+        if outside is None:
+            return None
+        stated = "LAY-5" if self.rule in {"LAY-3", "LAY-4"} else "LAY-15"
+        return "padding", "LAY-37" if outside.fill is None else stated
+
     def _require_matrix(self, operation: str) -> None:
         """Refuse what a layout of rows and columns alone has. Rules: LAY-36."""
         if len(self.axes) != 2:

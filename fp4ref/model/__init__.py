@@ -10,5 +10,7 @@ BACKEND = Backend(
     operations=("quantize", "dequantize", "to_layout", "random_bits", "gemm_exact", "gemm_blockwise", "gemm_fast"),
     formats=None,
     layouts=None,
+    roundings=None,
+    signs=None,
     irregular=("LAY-19", "LAY-20", "LAY-21"),
 )

@@ -13,7 +13,9 @@ from typing import NamedTuple
 from fp4ref.errors import UnknownNameError
 from fp4ref.rules import Rule, chapters, defined, here
 from fp4ref.spec_root import spec_root
-from fp4ref.standard.tables import table
+from fp4ref.standard.tables import table, tables
+
+NAMED = ("name", "layout", "spec")  # heads of tables whose rows give a name a value
 
 
 class RuleChange(NamedTuple):
@@ -30,6 +32,7 @@ class SpecVersion(NamedTuple):
     """A version: the rules that came with it, unless it is a draft, and its changes of older rules.
 
     texts: digests of the rules of volume 1 as the version has them; a version that is no draft has them from 1.0 on.
+    names: of the rules that list names of values, digests of what the version gives each name.
     """
 
     version: str
@@ -37,6 +40,7 @@ class SpecVersion(NamedTuple):
     rules: frozenset[str]
     changes: tuple[RuleChange, ...]
     texts: Mapping[str, str]
+    names: Mapping[str, Mapping[str, str]]
 
 
 @cache
@@ -48,12 +52,14 @@ def versions(spec: Path | None = None) -> tuple[SpecVersion, ...]:
 
 def _version(record: dict[str, object]) -> SpecVersion:
     name, rules, changes, texts = str(record["version"]), record["rules"], record["changes"], record.get("texts", {})
+    names = record.get("names", {})
     assert isinstance(rules, dict)
     assert isinstance(changes, list)
     assert isinstance(texts, dict)
+    assert isinstance(names, dict)
     ids = frozenset(f"{prefix}-{number}" for prefix, numbers in rules.items() for number in numbers)
     changed = tuple(RuleChange(name, **change) for change in changes)
-    return SpecVersion(name, record["state"] == "draft", ids, changed, texts)
+    return SpecVersion(name, record["state"] == "draft", ids, changed, texts, names)
 
 
 def first_version(rule: str) -> str:
@@ -82,19 +88,41 @@ def since(version: str, rules: Iterable[Rule]) -> tuple[list[Rule], list[RuleCha
 def digest(rule: Rule) -> str:
     """Return eight digits that stand for a rule's title, kind and text, without reasons and without white space."""
     lines = (line for line in rule.text.splitlines() if not line.startswith(">"))
-    return hashlib.sha256(" ".join(f"{rule.title} {rule.kind} {' '.join(lines)}".split()).encode()).hexdigest()[:8]
+    return _digest(f"{rule.title} {rule.kind} {' '.join(lines)}")
+
+
+def named(rule: Rule) -> dict[str, str]:
+    """Return eight digits for each name that a rule's tables give a value: those of the other cells of its row."""
+    rows = (row for head, *rows in tables(rule.text) if head[0] in NAMED for row in rows)
+    return {row[0].strip("`"): _digest(" ".join(row[1:])) for row in rows}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(" ".join(text.split()).encode()).hexdigest()[:8]
 
 
 def gaps(known: Mapping[str, Rule], spec: Path) -> list[str]:
-    """Return a line for each rule of the history that no chapter defines, and for each rule that changed unsaid."""
+    """Return a line for each rule of the history that no chapter defines, and for each that changed unsaid.
+
+    A change of a rule that lists names says which names are new, gone or have another value: a second name is not
+    covered by the line of a first.
+    """
     record = versions(spec)
-    named = {rule for each in record for rule in (*each.rules, *(change.rule for change in each.changes))}
-    found = [f"history.json: {rule} is in the history and in no chapter" for rule in sorted(named - set(known))]
+    spoken = {rule for each in record for rule in (*each.rules, *(change.rule for change in each.changes))}
+    found = [f"history.json: {rule} is in the history and in no chapter" for rule in sorted(spoken - set(known))]
     last = max((number for number, each in enumerate(record) if each.texts), default=len(record) - 1)
     said = {change.rule for each in record[last + 1 :] for change in each.changes}
     for rule, text in record[last].texts.items():
         if rule in known and rule not in said and digest(known[rule]) != text:
             found.append(f"history.json: {rule} changed since {record[last].version}, and no later version says how")
+    for rule, names in record[last].names.items():
+        now = named(known[rule]) if rule in known else {}
+        words = " ".join(change.text for each in record[last + 1 :] for change in each.changes if change.rule == rule)
+        moved = [name for name in {**names, **now} if names.get(name) != now.get(name) and f"`{name}`" not in words]
+        found += [
+            f"history.json: `{name}` of {rule} changed since {record[last].version}, and no change of {rule} names it"
+            for name in moved
+        ]
     return found
 
 

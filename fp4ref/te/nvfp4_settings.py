@@ -71,7 +71,7 @@ def require_settings(settings: tuple[Any, ...], shape: tuple[int, ...], dtype: t
 
     settings: in the order of `NVFP4Settings`.
 
-    Rules: TEL-3, TEL-23, TEL-34.
+    Rules: TEL-3, TEL-23, TEL-34, TEL-87.
     """
     q = NVFP4Settings._make(settings)
     _require_agreement(q)
@@ -86,10 +86,10 @@ def require_settings(settings: tuple[Any, ...], shape: tuple[int, ...], dtype: t
         raise TensorDTypeError("NVFP4Quantizer", f"with_rht of {dtype}", "bfloat16", "HAD-5")
     if q.row_scaled_nvfp4 and q.columnwise_usage:
         if dtype is not torch.bfloat16:
-            raise TensorDTypeError("NVFP4Quantizer", f"row-scaled columnwise of {dtype}", "bfloat16", "TEL-34")
+            raise TensorDTypeError("NVFP4Quantizer", f"row-scaled columnwise of {dtype}", "bfloat16", "TEL-87")
         if math.prod(shape[:-1]) % 32 or shape[-1] % 32:
             got = f"row-scaled columnwise of shape {list(shape)}"
-            raise TensorShapeError("NVFP4Quantizer", got, "both matrix dimensions divisible by 32", "TEL-34")
+            raise TensorShapeError("NVFP4Quantizer", got, "both matrix dimensions divisible by 32", "TEL-87")
 
 
 def _require_agreement(q: NVFP4Settings) -> None:

@@ -146,6 +146,9 @@ def split_metadata(plan: ConversionPlan, number: int) -> dict[str, str | bytes]:
 
 
 def _narrowed(plan: ConversionPlan) -> dict[str, str]:
-    """Return the element types, as the source has them, of tensors that became float32, by the names in GGUF."""
+    """Return the element types, as the source has them, of tensors that became float32, by the names in GGUF.
+
+    Rules: CNV-63.
+    """
     units = (unit for shard in plan.shards for unit in shard.units if isinstance(unit, GgufUnit))
     return {each.name: each.source.dtype for unit in units for each in unit.made if each.widened}

@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
 
+from fp4ref.errors import DomainError
 from fp4ref.formats import Codec, Rounding, Sign
 
 HALF = Fraction(1, 2)
@@ -199,6 +200,8 @@ def nearest(magnitude: float, name: str, rounding: Rounding) -> int:
     tie = {Rounding.EVEN: even, Rounding.DOWN: upper - 1, Rounding.AWAY: upper}
     if rounding in tie:
         return tie[rounding] if to_below == to_above else (upper - 1 if to_below < to_above else upper)
+    if rounding not in (Rounding.UP, Rounding.TRUNCATE):
+        raise DomainError("oracle", f"rounding {rounding}", "one that the oracle has", "E2M1-6")
     return upper if rounding is Rounding.UP else upper - 1
 
 

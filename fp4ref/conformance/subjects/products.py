@@ -37,7 +37,7 @@ def require(spec: Spec, declared: Declaration) -> None:
 
 
 def reasons(case: GemmCase, declared: Declaration) -> str:
-    """Why a case does not apply to a kernel; empty if it does. Rules: CNF-102."""
+    """Why a case does not apply to a kernel; empty if it does. Rules: CNF-102, GEM-56."""
     m, n, depth = case.shape
     rows, columns = multiples(case.a.spec, declared)
     if m % rows or n % rows or depth % columns:

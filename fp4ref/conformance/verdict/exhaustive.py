@@ -41,7 +41,7 @@ def check(
     Errors: DomainError for a kernel or a specification that this does not apply to. FileError for a store of another
     sweep.
 
-    Rules: CNF-46, CNF-48, CNF-57.
+    Rules: CNF-46, CNF-48, CNF-57, CNF-114.
     """
     require_served(spec, subject.declaration, dtype)
     chosen = maxima(spec, dtype) if global_maxima is None else global_maxima
