@@ -22,6 +22,7 @@ from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.diagnosis.placed_results import KnownResult, ResultSite, explained, place_of, same
 from fp4ref.conformance.diagnosis.product_ends import Way, as_it_is, finished, made_alike, near, scalings_of, ways_of
 from fp4ref.conformance.families.products.case import GemmCase
+from fp4ref.conformance.families.products.cases import FAMILIES
 from fp4ref.conformance.judge.product_stages import significant_bits
 from fp4ref.conformance.judge.products import judge
 from fp4ref.conformance.mistakes.operand_pairs import OperandPair, pair_of, product
@@ -40,7 +41,6 @@ from fp4ref.formats import F, Floats, ignoring_float_warnings
 from fp4ref.quantized import Direction
 
 Evidence = Sequence[tuple[GemmCase, NDArray[Any]]]
-BOUNDED = ("dense", "ragged", "deep")  # families whose operands are `integers`
 WIDTHS = {8: "bfloat16", 11: "float16 or TF32", 14: "the sums of FP8 tensor cores of SM89 and SM90"}
 TOLD = 3  # explanations
 ALMOST = 23  # bits of sums that show in the last column only, which may be wrong for another reason
@@ -134,7 +134,7 @@ class _Search:
     def __init__(self, evidence: Evidence, declared: Declaration, tick: Callable[[], None]) -> None:
         self.evidence, self.to, self.tick = evidence, declared.to, tick
         self.pairs = [pair_of(case, declared.scale_layout) for case, _ in evidence]
-        self.sees_both = any(name[2:].startswith(("row_", "column_")) for name in declared.inputs)
+        self.sees_both = declared.sees_directions
         self.sites = []
         for case, got in evidence:
             judged = judge(case, got, self.to)
@@ -159,7 +159,7 @@ class _Search:
 
     def tells(self, reading: Reading, index: int) -> bool:
         """Return True if a reading's sums of a case are exact."""
-        return not reading.bounded or self.evidence[index][0].family in BOUNDED
+        return not reading.bounded or FAMILIES[self.evidence[index][0].family].bounded
 
     @property
     def _fullest(self) -> OperandPair:

@@ -23,6 +23,7 @@ from fp4ref.layout import layout
 from fp4ref.model import quantize as model
 from fp4ref.model.tiles import Matrix, join, split, tiles, widen
 from fp4ref.quantized import Direction, DirectionData
+from fp4ref.rules import prefix_of
 from fp4ref.spec import Amax, Block, Granularity, Spec
 
 
@@ -86,7 +87,7 @@ OF_CODES = (  # rules on the codes of elements, by what they decide
 
 def decides(rule: str, spec: Spec) -> frozenset[Stage]:
     """Return the stages whose bytes a rule decides."""
-    chapter = rule.rpartition("-")[0]
+    chapter = prefix_of(rule)
     named = DECIDES.get(rule, DECIDES.get(chapter))
     if named is not None:
         return named

@@ -12,6 +12,7 @@ from fp4ref.conformance.diagnosis.declared_packing import diagnose_packed
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, verdict
 from fp4ref.conformance.diagnosis.operations import diagnose_operation
 from fp4ref.conformance.families import FAMILIES
+from fp4ref.conformance.families.shapes import EMPTY
 from fp4ref.conformance.judge.cases import ONLY_ZEROS, Judgement
 from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.judge.isolation import InternalError, unexplained
@@ -158,10 +159,7 @@ class KernelReport(Tally):
     @property
     def _only_empty(self) -> bool:
         """True if every finding is about a tensor without an element."""
-        failed = {name: cell.total - cell.passed for name, cell in self.families.items()}
-        return self.findings.total() == failed.get("empty", 0) and all(
-            case.startswith("empty/") for case, _ in self.first.values()
-        )
+        return {*self.found_in} <= {EMPTY}
 
     def _failed(self) -> str:
         wrong = sum(cell.total - cell.passed for cell in self.families.values())

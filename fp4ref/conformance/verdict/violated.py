@@ -23,6 +23,7 @@ from fp4ref.conformance.mistakes.tensor_maxima import OF_NAN
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
 from fp4ref.layout import layout
 from fp4ref.quantized import Direction
+from fp4ref.rules import is_of
 from fp4ref.spec import Spec
 
 DIRECTIONS: tuple[Direction, ...] = ("row", "column")
@@ -90,9 +91,9 @@ def worst(
     def unlikely(rule: str) -> tuple[bool, float, int, int, str]:
         cell = cells[rule]
         failing = cell.total - cell.passed
-        everywhere = rule not in OF_REMAINDERS and {rule, rule.rpartition("-")[0]} & always
+        everywhere = rule not in OF_REMAINDERS and is_of(rule, always)
         elsewhere = not everywhere and 2 * failing < count
-        departed = sum(bool({rule, rule.rpartition("-")[0]} & rules) for rules in departing)
+        departed = sum(is_of(rule, rules) for rules in departing)
         stages = (place for place, stage in enumerate(OF_STAGE) if departed and _of([stage], spec, [rule]))
         return elsewhere, -(failing**2) / cell.total, -departed, next(stages, len(OF_STAGE)), rule
 
@@ -198,7 +199,7 @@ def _unexplained(diagnosis: Diagnosis, spec: Spec, failing: Sequence[str]) -> Bl
 def _by_other_bytes(checked: Iterable[str]) -> Iterator[str]:
     """Yield the rules whose bytes other wrong bytes hide, but for those on what is left over."""
     for rule in checked:
-        if {rule, rule.rpartition("-")[0]} & HIDDEN and rule not in OF_REMAINDERS:
+        if is_of(rule, HIDDEN) and rule not in OF_REMAINDERS:
             yield rule
 
 
@@ -230,7 +231,7 @@ def _of_cause(cause: Cause, spec: Spec, failing: Sequence[str]) -> Sequence[str]
         return cause.breaks
     if cause.profile is not None:
         departures = set(_departures(spec, PROFILES[cause.profile]))
-        return [rule for rule in failing if {rule, rule.rpartition("-")[0]} & departures]
+        return [rule for rule in failing if is_of(rule, departures)]
     if cause.stage not in OF_STAGE:
         return ()
     stage = MAXIMA if cause.stage == Slot.BLOCK else cause.stage
@@ -247,7 +248,7 @@ def _of(stages: Collection[str], spec: Spec, failing: Sequence[str]) -> list[str
     formats = {ELEMENT: spec.element.format.name.upper(), SCALE: spec.scale.format.name.upper()}
     named = {formats.get(name, name) for stage in stages for name in OF_STAGE[stage]}
     of_nan = frozenset() if Slot.SIGN in stages else frozenset(NOT_A_NUMBER.values())
-    return [rule for rule in failing if {rule, rule.rpartition("-")[0]} & named and rule not in of_nan]
+    return [rule for rule in failing if is_of(rule, named) and rule not in of_nan]
 
 
 def dump_cells(report: DumpReport) -> dict[str, Cell]:
