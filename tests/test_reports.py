@@ -479,6 +479,9 @@ def test_a_kernel_that_multiplies_has_the_same_reports(tmp_path, monkeypatch):
     assert any("GEMM of mxfp4" in text for text in page.texts)
     root = ET.parse("report.xml").getroot()
     assert int(root.get("failures")) > 1
+    failures = {case.get("name"): case.find("failure") for case in root.iter("testcase")}
+    told = failures["dense"].text
+    assert "dense-160x136x" in told  # a family lists its own wrong results
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(AssertionError, match="product.py:zeros: wrong"):
         assert_conforms("product.py:zeros", "mxfp4")

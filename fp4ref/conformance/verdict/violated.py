@@ -238,6 +238,14 @@ def _of_cause(cause: Cause, spec: Spec, failing: Sequence[str]) -> Sequence[str]
     return _of([stage], spec, failing) or _of([OR_ELSE.get(stage, stage)], spec, failing)
 
 
+def rules_of(cause: Cause, spec: Spec) -> tuple[str, ...]:
+    """Return the rules that a mistake of a quantizer may break, or the prefixes of such rules. Rules: CNF-2, CNF-24."""
+    if cause.breaks or cause.stage not in OF_STAGE:
+        return cause.breaks
+    stages = (MAXIMA, Slot.BLOCK) if cause.stage == Slot.BLOCK else (cause.stage,)
+    return tuple(dict.fromkeys(_decide(stages, spec)))
+
+
 def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> list[str]:
     """Return the failing rules that a diagnosis tells are broken. Rules: CNF-2, CNF-24."""
     return list(blame(diagnosis, spec, failing).broken)
@@ -245,10 +253,15 @@ def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> l
 
 def _of(stages: Collection[str], spec: Spec, failing: Sequence[str]) -> list[str]:
     """Return the failing rules of some stages; those on the code of NaN only if it is what the mistake changes."""
-    formats = {ELEMENT: spec.element.format.name.upper(), SCALE: spec.scale.format.name.upper()}
-    named = {formats.get(name, name) for stage in stages for name in OF_STAGE[stage]}
+    named = {*_decide(stages, spec)}
     of_nan = frozenset() if Slot.SIGN in stages else frozenset(NOT_A_NUMBER.values())
     return [rule for rule in failing if is_of(rule, named) and rule not in of_nan]
+
+
+def _decide(stages: Collection[str], spec: Spec) -> Iterator[str]:
+    """Yield the rules, and prefixes of rules, that decide what some stages do."""
+    formats = {ELEMENT: spec.element.format.name.upper(), SCALE: spec.scale.format.name.upper()}
+    yield from (formats.get(name, name) for stage in stages for name in OF_STAGE[stage])
 
 
 def dump_cells(report: DumpReport) -> dict[str, Cell]:
