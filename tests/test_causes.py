@@ -12,7 +12,7 @@ from fp4ref.conformance.diagnosis.hypotheses import Hypothesis
 from fp4ref.conformance.diagnosis.same_statement import distinct
 from fp4ref.conformance.diagnosis.special_input import LEAST
 from fp4ref.conformance.mistakes import MISTAKES, kernel_of
-from fp4ref.conformance.verdict.violated import broken
+from fp4ref.conformance.verdict.violated import blame
 from fp4ref.formats import F
 from fp4ref.layout import layout
 from fp4ref.model.quantize import constants, quantize
@@ -83,4 +83,4 @@ def test_nothing_is_told_beside_one_byte_for_all(wrong):
 def test_rules_that_a_cause_leaves_alone_are_not_broken(name, stage, innocent, guilty):
     causes = (NAMES[name].cause,) if name in NAMES else ()
     found = Diagnosis(conforms=False, explanations=(Explanation((name,), stage, "so", causes=causes),))
-    assert set(broken(found, NVFP4, sorted(innocent | guilty))) == guilty
+    assert {*blame(found, NVFP4, sorted(innocent | guilty)).broken} == guilty

@@ -48,14 +48,6 @@ class _PreparedCall:
         return tuple(buffer.array for buffer in self.buffers.values())
 
 
-def call(function: Callable[..., Any], declared: Declaration, job: Job) -> Outcome:
-    """Call a kernel twice; nothing that it raises gets out, and a difference between the two calls is a finding.
-
-    Rules: CNF-9, CNF-85.
-    """
-    return Caller(function, declared).call(job)
-
-
 class Caller:
     """A kernel that can be called as it is declared, again and again.
 

@@ -20,14 +20,14 @@ from fp4ref.conformance.judge.unchecked import Unchecked
 from fp4ref.conformance.run.ending import Ending, words
 from fp4ref.conformance.subjects.outcomes import Finding
 from fp4ref.conformance.subjects.subject import Declaration
-from fp4ref.conformance.verdict.dump_report import Cell, Verdict, incomplete, untried_text
+from fp4ref.conformance.verdict.dump_report import Cell, KernelVerdict, Verdict, incomplete, untried_text
 from fp4ref.formats import F, ignoring_float_warnings
 from fp4ref.operands import AlphaRule
 from fp4ref.spec import Spec
 
 
 @dataclass
-class ProductReport:
+class ProductReport(KernelVerdict):
     """The findings about one GEMM under one specification.
 
     judgements: of every case that has a result, by the pick of GEM-6 that suits the kernel better. findings: what went
@@ -67,21 +67,6 @@ class ProductReport:
     def failing(self) -> list[str]:
         """IDs of the cases with a finding, then of those with a wrong result."""
         return [case.id for case, _ in self.findings] + [judgement.case.id for judgement in self.failed]
-
-    @property
-    def ok(self) -> bool:
-        """Return True if nothing is wrong, and all was tried that was required."""
-        return self.kind is Verdict.CONFORMS
-
-    @property
-    def errors(self) -> list[InternalError]:
-        """Exceptions inside this program: in checks of results, then in the diagnosis. Rules: CNF-10."""
-        return [*self.unchecked.errors, *self.lost]
-
-    @property
-    def status(self) -> int:
-        """The exit status of a command. Rules: CNF-2, CNF-68."""
-        return self.unchecked.status(self.kind.status)
 
     @property
     def kind(self) -> Verdict:

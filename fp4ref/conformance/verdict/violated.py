@@ -246,11 +246,6 @@ def rules_of(cause: Cause, spec: Spec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_decide(stages, spec)))
 
 
-def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> list[str]:
-    """Return the failing rules that a diagnosis tells are broken. Rules: CNF-2, CNF-24."""
-    return list(blame(diagnosis, spec, failing).broken)
-
-
 def _of(stages: Collection[str], spec: Spec, failing: Sequence[str]) -> list[str]:
     """Return the failing rules of some stages; those on the code of NaN only if it is what the mistake changes."""
     named = {*_decide(stages, spec)}
