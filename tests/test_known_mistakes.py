@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import fp4ref
+from fp4ref.arithmetic import ARITHMETIC, TE, register_arithmetic
 from fp4ref.catalogue import resolve
 from fp4ref.cli import main
 from fp4ref.conformance.families import cases
@@ -146,3 +147,13 @@ def test_a_mistake_of_a_transform_is_tried_in_the_direction_that_has_it():
     assert effect(mistake, NVFP4_RHT).changes
     with pytest.raises(DomainError, match="hadamard-missing under nvfp4, need a specification"):
         effect(mistake, NVFP4)
+
+
+@pytest.mark.rule("SPC-4")
+def test_an_arithmetic_of_a_user_has_the_mistakes_of_the_functions_that_it_is_made_of():
+    own = register_arithmetic("acme.te", TE.block_scale, TE.scaled, TE.global_scale, TE.working_scale, TE.dequantized)
+    try:
+        spec = NVFP4.replace(name="acme.nvfp4", arithmetic=own)
+        assert [each.name for each in known_mistakes(spec=spec)] == [each.name for each in known_mistakes(spec=NVFP4)]
+    finally:
+        ARITHMETIC.forget("acme.te")
