@@ -15,6 +15,7 @@ from fp4ref.conformance.families.rules import (
     PACKED,
     SATURATES,
     SPARE,
+    format_rules,
     spec_rules,
 )
 from fp4ref.conformance.judge.blame import failed
@@ -83,7 +84,7 @@ def worst(
     Rules: CNF-2.
     """
     always = {rule for direction in DIRECTIONS for rule in spec_rules(spec, direction)}
-    always |= {spec.element.format.name.upper(), spec.scale.format.name.upper(), "PACK", "LAY"}
+    always |= {format_rules(spec.element.format), format_rules(spec.scale.format), "PACK", "LAY"}
 
     alike = [PROFILES[name] for name in profiles or (diagnosis.profiles if diagnosis is not None else ())]
     departing = [set(_departures(spec, profile)) for profile in alike]
@@ -110,9 +111,9 @@ def _departures(spec: Spec, profile: Spec) -> Iterator[str]:
             yield from decides
     for own, other in ((spec.element, profile.element), (spec.scale, profile.scale)):
         if own.format != other.format:
-            yield own.format.name.upper()
+            yield format_rules(own.format)
         elif own.rounding != other.rounding:
-            yield NEAREST.get(own.format.name, own.format.name.upper())
+            yield NEAREST.get(own.format.name, format_rules(own.format))
     for name in OPERATIONS:
         operation, instead = getattr(spec.arithmetic, name), getattr(profile.arithmetic, name)
         yield from (rule for rule in cited(operation) if operation is not instead and rule not in cited(instead))
@@ -255,7 +256,7 @@ def _of(stages: Collection[str], spec: Spec, failing: Sequence[str]) -> list[str
 
 def _decide(stages: Collection[str], spec: Spec) -> Iterator[str]:
     """Yield the rules, and prefixes of rules, that decide what some stages do."""
-    formats = {ELEMENT: spec.element.format.name.upper(), SCALE: spec.scale.format.name.upper()}
+    formats = {ELEMENT: format_rules(spec.element.format), SCALE: format_rules(spec.scale.format)}
     yield from (formats.get(name, name) for stage in stages for name in OF_STAGE[stage])
 
 
