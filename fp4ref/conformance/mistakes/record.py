@@ -179,7 +179,7 @@ class of:  # noqa: N801 - reads as a preposition where it is used
 def _encodes(form: Global) -> bool:
     """Return True if a global scale is smaller for a larger maximum, as 2688 / amax is."""
     with np.errstate(all="ignore"):
-        one, two = form(F([1, 2]), constants(NVFP4, np.dtype(F)))
+        one, two = form(np.array([1, 2], F), constants(NVFP4, np.dtype(F)))
     return bool(two < one)
 
 
