@@ -38,5 +38,5 @@ def codec_rules(codec: Codec) -> tuple[str, ...]:
     if codec.rounding is Rounding.STOCHASTIC:
         return ("SR-1", "SR-2", "SR-3")
     if STANDARD.get(codec.format) == codec:
-        return tuple(dict.fromkeys(RULES[codec.format][1:]))
+        return tuple(dict.fromkeys(RULES[codec.format]))
     return (CHOICE.get(codec.format, "PRO-3"),)

@@ -35,16 +35,16 @@ from fp4ref.formats import (
 
 OF_ELEMENTS = (CUDA_E2M1, CUDA_E2M3, CUDA_E3M2, CUDA_E4M3, CUDA_E5M2, OCP_INT8)
 STANDARD = {codec.format: codec for codec in (*OF_ELEMENTS, CUDA_E8M0, CUDA_UE5M3, GGML_UE4M3)}
-RULES = {  # of a value of the grid, of a rounded one, of one past the ends of the grid, of NaN
-    E2M1: ("E2M1-1", "E2M1-3", "E2M1-4", "E2M1-5"),
-    E4M3: ("E4M3-1", "E4M3-2", "E4M3-3", "E4M3-4"),
-    E5M2: ("E5M2-1", "E5M2-2", "E5M2-3", "E5M2-4"),
-    E2M3: ("E2M3-1", "E2M3-2", "E2M3-3", "E2M3-4"),
-    E3M2: ("E3M2-1", "E3M2-2", "E3M2-3", "E3M2-4"),
-    INT8: ("INT8-1", "INT8-2", "INT8-3", "INT8-4"),
-    E8M0: ("E8M0-1", "E8M0-2", "E8M0-3", "E8M0-3"),
-    UE4M3: ("UE4M3-1", "UE4M3-2", "UE4M3-2", "UE4M3-2"),
-    UE5M3: ("UE5M3-1", "UE5M3-2", "UE5M3-3", "UE5M3-3"),
+RULES = {  # of a rounded value, of one past the ends of the grid, of NaN
+    E2M1: ("E2M1-3", "E2M1-4", "E2M1-5"),
+    E4M3: ("E4M3-2", "E4M3-3", "E4M3-4"),
+    E5M2: ("E5M2-2", "E5M2-3", "E5M2-4"),
+    E2M3: ("E2M3-2", "E2M3-3", "E2M3-4"),
+    E3M2: ("E3M2-2", "E3M2-3", "E3M2-4"),
+    INT8: ("INT8-2", "INT8-3", "INT8-4"),
+    E8M0: ("E8M0-2", "E8M0-3", "E8M0-3"),
+    UE4M3: ("UE4M3-2", "UE4M3-2", "UE4M3-2"),
+    UE5M3: ("UE5M3-2", "UE5M3-3", "UE5M3-3"),
 }
 CHOICE = {E2M1: "E2M1-6", E4M3: "E4M3-5", E5M2: "E5M2-5", E8M0: "PRO-3"}
 
@@ -52,13 +52,13 @@ CHOICE = {E2M1: "E2M1-6", E4M3: "E4M3-5", E5M2: "E5M2-5", E8M0: "PRO-3"}
 def rounding(codec: Codec, value: Any, code: int, random_bits: int | None = None) -> tuple[str, tuple[str, ...]]:
     """Describe the way of a codec from a value to its code, with its rules."""
     form, magnitude = codec.format, abs(float(value))
-    values, (exact, nearest, past, nan) = grid(form), RULES.get(form, (OF_A_CODEC,) * 4)
+    values, nearest, past, nan = grid(form), *RULES.get(form, (OF_A_CODEC,) * 3)
     top = float(values[form.codes - 1])
     sign_note, sign_rules = _sign(codec, value, code)
     if np.isnan(value):
         return "NaN", _with_choice(codec, "nan", nan)
     if magnitude in values[: form.codes]:
-        return f"exact{sign_note}", sign_rules or (exact,)
+        return f"exact{sign_note}", sign_rules or (f"{form.name.upper()}-1" if form in RULES else OF_A_CODEC,)
     if random_bits is not None and magnitude < top:
         return _stochastic(values, magnitude, random_bits) + sign_note, ("SR-2", *sign_rules)
     if magnitude > top and code in _codes_past(codec, magnitude):
