@@ -19,6 +19,9 @@ ATTRIBUTE = "__fp4ref__"  # of a declared function
 SPECIALS = ("nan", "inf")  # what operands of a gemm may hold beside numbers
 LARGEST_MULTIPLE = 1 << 20  # elements of the smallest tensor that a kernel takes, to which every case is padded
 SCALES_OF = ("amax", "encode_scale", "decode_scale")
+OF_DIRECTIONS = tuple(  # inputs of a gemm: both directions of a tensor
+    f"{side}_{direction}_{part}" for side in "ab" for direction in DIRECTIONS for part in ("data", "scales")
+)
 INPUTS: dict[str, tuple[str, ...]] = {
     "quantize": ("x", *SCALES_OF, "random_bits", "seed", "offset", "hadamard_signs", "rows", "columns"),
     "dequantize": ("data", "scales", *SCALES_OF, "rows", "columns"),
@@ -26,7 +29,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "hadamard": ("x", "hadamard_signs"),
     "gemm": (
         *("a_data", "a_scales", "a_amax", "b_data", "b_scales", "b_amax", "alpha", "bias", "accumulate"),
-        *(f"{side}_{direction}_{part}" for side in "ab" for direction in DIRECTIONS for part in ("data", "scales")),
+        *OF_DIRECTIONS,
         *("rows", "columns", "depth"),
     ),
 }
@@ -37,6 +40,11 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "hadamard": ("values",),
     "gemm": ("values",),
 }
+
+
+def device_type(device: str) -> str:
+    """Return the type of a device by its name: "cuda" of "cuda:1"."""
+    return device.partition(":")[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +142,16 @@ class Declaration:
     def told_amax(self) -> bool:
         """Return True if the global amax, or a scale made of it, is an input."""
         return any(name in SCALES_OF for name in self.inputs)
+
+    @property
+    def on_cuda(self) -> bool:
+        """True if arrays are on a CUDA device."""
+        return device_type(self.device) == "cuda"
+
+    @property
+    def sees_directions(self) -> bool:
+        """True for a gemm that is given both directions of a tensor."""
+        return not {*OF_DIRECTIONS}.isdisjoint(self.inputs)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON data."""

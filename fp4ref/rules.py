@@ -8,9 +8,10 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,6 +112,22 @@ def defined(tree: Tree | None = None) -> dict[str, Rule]:
     index = Index()
     _read_chapters(tree or here(), index)
     return index.rules
+
+
+@cache
+def known() -> Mapping[str, Rule]:
+    """Return the rules of the standard that is installed, by ID, in its order."""
+    return defined()
+
+
+def prefix_of(rule: str) -> str:
+    """Return the prefix of a rule; empty for one that the standard has not."""
+    return known()[rule].prefix if rule in known() else ""
+
+
+def is_of(rule: str, named: Collection[str]) -> bool:
+    """Return True if a rule is one of those that are named, or has one of the prefixes that are."""
+    return rule in named or prefix_of(rule) in named
 
 
 def read(tree: Tree | None = None) -> Index:

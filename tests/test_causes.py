@@ -11,12 +11,14 @@ from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.diagnosis.hypotheses import Hypothesis
 from fp4ref.conformance.diagnosis.same_statement import distinct
 from fp4ref.conformance.diagnosis.special_input import LEAST
-from fp4ref.conformance.mistakes import MISTAKES, kernel_of
-from fp4ref.conformance.verdict.violated import broken
-from fp4ref.formats import F
+from fp4ref.conformance.judge.blame import Stage, decides
+from fp4ref.conformance.mistakes import MISTAKES, Slot, kernel_of
+from fp4ref.conformance.mistakes.record import Cause
+from fp4ref.conformance.verdict.violated import blame
+from fp4ref.formats import Codec, F, Format
 from fp4ref.layout import layout
 from fp4ref.model.quantize import constants, quantize
-from fp4ref.specs import NVFP4
+from fp4ref.specs import MXFP4, NVFP4
 
 NAMES = {mistake.name: mistake for mistake in MISTAKES}
 BASE = Hypothesis(kernel_of(NVFP4))
@@ -83,4 +85,16 @@ def test_nothing_is_told_beside_one_byte_for_all(wrong):
 def test_rules_that_a_cause_leaves_alone_are_not_broken(name, stage, innocent, guilty):
     causes = (NAMES[name].cause,) if name in NAMES else ()
     found = Diagnosis(conforms=False, explanations=(Explanation((name,), stage, "so", causes=causes),))
-    assert set(broken(found, NVFP4, sorted(innocent | guilty))) == guilty
+    assert {*blame(found, NVFP4, sorted(innocent | guilty)).broken} == guilty
+
+
+@pytest.mark.rule("CNF-24", "SPC-7")
+def test_a_format_that_a_user_registered_has_its_codec_s_rule():
+    """Codes of a format without a chapter break SPC-7, as those of E2M1 break its rules; scales do not."""
+    form = Format("acme.e2m1", 2, 1, bias=1, codes=8)
+    spec = MXFP4.replace(name="acme.mxfp4", element=Codec(format=form, nan=(7, 7)))
+    assert decides("SPC-7", spec) == {Stage.CODE}
+    assert decides("SPC-7", spec.replace(element=MXFP4.element)) > {Stage.CODE, Stage.SCALE}  # of no part of it
+    cause = Explanation(("element-away",), Slot.CODE, "so", causes=(Cause("element-away", Slot.CODE),))
+    found = Diagnosis(conforms=False, explanations=(cause,))
+    assert blame(found, spec, ["BLK-10", "SPC-7"], ["BLK-10", "SPC-7"]).broken == ("SPC-7",)

@@ -11,10 +11,11 @@ from covering import few
 from fp4ref.cli import main
 from fp4ref.conformance.families import FAMILIES, Reach
 from fp4ref.conformance.families.absence import absence
-from fp4ref.conformance.judge.coverage import Extent, required
+from fp4ref.conformance.judge.coverage import BROKE, Extent, required
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict.dump_report import Verdict
 from fp4ref.conformance.verdict.dumps import DumpRequest, verify
+from fp4ref.conformance.verdict.statement import NamedSubject, of_product
 from fp4ref.errors import DomainError
 from fp4ref.testing import ExpectedFailure, ExpectedFailures, assert_conforms, cases
 
@@ -235,3 +236,23 @@ def test_a_known_failure_stands_for_its_own_family_only():
     assert assert_conforms(wrong, "nvfp4", require=["normal"], **few).tried == {"normal": 2 * len(lines)}
     with pytest.raises(AssertionError, match="axes"):
         assert_conforms(wrong, "nvfp4", require=["axes"], **few)
+
+
+@pytest.mark.rule("CNF-17", "CNF-22")
+def test_a_family_whose_name_another_begins_has_findings_of_its_own():
+    """Of special-tails nothing is compared, and special is not broken by it."""
+    from fp4ref.conformance.verdict.product_runs import check
+
+    def raising(a, a_scales, b, b_scales, rows, columns):
+        raise RuntimeError("broken on purpose")
+
+    inputs = ("a_data", "a_scales", "b_data", "b_scales", "rows", "columns")
+    subject = Subject.of(raising, operation="gemm", inputs=inputs, outputs=("values",))
+    report = check(subject, fp4ref.profiles["mxfp4"], ("special-tails",))
+    assert {case.family for case, _ in report.findings} == {"special-tails"}
+    assert report.coverage.untried["special-tails"] == BROKE
+    stated = of_product(report, NamedSubject("kernel", "raising"), {})
+    assert list(stated["families"]) == ["special-tails"]
+    both = check(subject, fp4ref.profiles["mxfp4"], ("special", "special-tails"))
+    both.findings = [pair for pair in both.findings if pair[0].family == "special-tails"]
+    assert both.coverage.untried.get("special") != BROKE

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 import fp4ref
+from collected import collected
 from fp4ref import rules
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance import families
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run.runner import run
 from fp4ref.conformance.subjects.subject import Subject, cases_of, reasons
-from fp4ref.conformance.verdict.kernel_report import KernelReport, collected
+from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.conformance.verdict.tally import Settings
 from fp4ref.packing import unpack
 from fp4ref.standard.tables import tables

@@ -235,6 +235,10 @@ def test_a_mistake_of_a_distribution_is_named_by_the_command(way, installed):
     done = forked.run(command, work, environment)
     assert done.returncode == 1, done.stderr
     assert "wrong: codes 2 and 3 are exchanged; " in done.stdout.splitlines()[0]
+    done = forked.run(["fp4ref", "mistakes", "acme.codes-2-3", *command[10:]], work, environment)
+    assert done.returncode == 0, done.stderr
+    assert "\n  codes 2 and 3 are exchanged\n  stage: code\n" in done.stdout
+    assert "\n  registered: an example\n" in done.stdout
 
 
 @pytest.mark.rule("SPC-4")

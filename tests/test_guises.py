@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 import fp4ref
+from collected import collected
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance import families
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import runner
 from fp4ref.conformance.subjects.subject import Subject
-from fp4ref.conformance.verdict.kernel_report import KernelReport, collected
+from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.kernels import Declaration
 
 FAMILIES = ["normal", "positions", "layout", "ragged", "nan", "minus-zero", "zero-blocks", "element-ties", "overflow"]

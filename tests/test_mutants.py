@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 
 import fp4ref
+from collected import collected
 from covering import few
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance import families
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import runner
 from fp4ref.conformance.subjects.subject import Subject
-from fp4ref.conformance.verdict.kernel_report import KernelReport, collected
+from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.model.tiles import Matrix, widen
 from fp4ref.specs import NVFP4

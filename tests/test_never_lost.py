@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import fp4ref
+from collected import collected
 from commands import fp4
 from covering import few
 from fp4ref import testing
@@ -35,7 +36,7 @@ from fp4ref.conformance.run import runner
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict import dump_report, kernel_report, product_runs, stochastic, telling
 from fp4ref.conformance.verdict import dumps as verifying
-from fp4ref.conformance.verdict.kernel_report import KernelReport, collected
+from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.kernels import Declaration
 from fp4ref.layout import layout

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fp4ref
+from collected import collected
 from covering import few
 from fp4ref import hadamard
 from fp4ref.catalogue import PROFILES
@@ -16,7 +17,7 @@ from fp4ref.conformance.diagnosis.operations import diagnose_operation
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import runner
 from fp4ref.conformance.subjects.subject import Subject, expected_values, golden
-from fp4ref.conformance.verdict.kernel_report import KernelReport, collected
+from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.kernels import Declaration
 from fp4ref.layout import layout
 

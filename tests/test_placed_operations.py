@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import fp4ref
+from collected import collected
 from covering import few
 from fp4ref.conformance import families
 from fp4ref.conformance.diagnosis.budget import OPERATION_SECONDS
@@ -18,7 +19,7 @@ from fp4ref.conformance.diagnosis.products import diagnose
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import runner
 from fp4ref.conformance.subjects.subject import Subject
-from fp4ref.conformance.verdict.kernel_report import KernelReport, collected
+from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.conformance.verdict.product_runs import check
 from fp4ref.kernels import Declaration
 

@@ -287,7 +287,15 @@ def test_who_changes_a_rounding_is_told_every_place(rules_of_the_checkout):
             assert part in places, (rule, part)
 
 
-LISTS = ("rules --since 0.1", "diagram", "layouts", "verify --signatures", "doctor")
+LISTS = (
+    "rules --since 0.1",
+    "diagram",
+    "layouts",
+    "verify --signatures",
+    "doctor",
+    "mistakes code-*",
+    "mistakes amax-inf",
+)
 
 
 @pytest.mark.usefixtures("rules_read_once")

@@ -14,7 +14,7 @@ from rich.console import Console
 from covering import few
 from fp4ref import registry
 from fp4ref.conformance.selfcheck import implementations as selfcheck
-from fp4ref.conformance.selfcheck.report import KEPT
+from fp4ref.conformance.selfcheck.report import KEPT, SelfCheckReport
 from fp4ref.conformance.selfcheck.trials import trials
 from fp4ref.conformance.vectors import files as vectors
 from fp4ref.errors import BackendError, DomainError, Fp4Error
@@ -126,6 +126,12 @@ def test_report_prints_and_serializes(report):
     assert data["ok"] is True
     assert data["rules"]["E2M1-3"]["numpy"]["passed"] == data["rules"]["E2M1-3"]["numpy"]["total"] > 0
     assert list(data["rules"])[:2] == ["NUM-1", "NUM-3"]
+
+
+def test_rows_are_in_the_order_of_the_standard_and_rules_of_others_come_last():
+    report = SelfCheckReport()
+    report.add("numpy", "ours", ("DEQ-1", "ACME-1", "BLK-10", "UE4M3-1", "BLK-2", "E2M1-3", "INT8-1"), [])
+    assert list(report.to_json()["rules"]) == ["E2M1-3", "INT8-1", "UE4M3-1", "BLK-2", "BLK-10", "DEQ-1", "ACME-1"]
 
 
 def test_progress_is_told_before_the_work_begins():

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import fp4ref
+from collected import collected
 from fp4ref.conformance import families
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import runner
 from fp4ref.conformance.subjects.loading import load
 from fp4ref.conformance.subjects.subject import Subject
-from fp4ref.conformance.verdict.kernel_report import KernelReport, collected
+from fp4ref.conformance.verdict.kernel_report import KernelReport
 
 torch = pytest.importorskip("torch")
 SUBJECTS = Path(__file__).parents[1] / "docs" / "examples" / "subjects"

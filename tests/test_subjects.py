@@ -14,7 +14,7 @@ from fp4ref.conformance.judge import cases as judge
 from fp4ref.conformance.run import runner
 from fp4ref.conformance.run.messages import jobs_of, of_jobs
 from fp4ref.conformance.run.run_options import RunOptions
-from fp4ref.conformance.subjects.calling import call
+from fp4ref.conformance.subjects.calling import Caller
 from fp4ref.conformance.subjects.guards import FENCE, GUARD, Arrays, Guarded
 from fp4ref.conformance.subjects.loading import load
 from fp4ref.conformance.subjects.outcomes import FindingKind
@@ -320,7 +320,7 @@ def test_two_calls_may_differ_only_in_bytes_that_the_layout_leaves_open(unit, se
     job = job_of(case, declared, golden(case))
     job = jobs_of(of_jobs([job]))[0] if separate else job
     expected = golden(case)
-    assert kinds([judge.judge(case, call(kernel, declared, job), declared, expected)]) == seen
+    assert kinds([judge.judge(case, Caller(kernel, declared).call(job), declared, expected)]) == seen
 
 
 @pytest.mark.rule("CNF-9", "CNF-85")
@@ -539,5 +539,5 @@ def test_a_kernel_that_loses_minus_zero_conforms_on_finite_input():
 
 def test_call_needs_no_runner():
     case = next(families.cases(NVFP4, families=["normal"]))
-    outcome = call(good, Declaration(), job_of(case, Declaration(), golden(case)))
+    outcome = Caller(good, Declaration()).call(job_of(case, Declaration(), golden(case)))
     assert judge.judge(case, outcome, Declaration()).equal

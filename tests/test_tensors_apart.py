@@ -10,7 +10,7 @@ import fp4ref
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.conformance.verdict.dumps import DumpRequest, verify
-from fp4ref.conformance.verdict.violated import broken, differing, dump_cells, worst
+from fp4ref.conformance.verdict.violated import blame, differing, dump_cells, worst
 
 LATE = "scale bytes are stored one place too late, down the rows, around the end"
 SWAPPED = "the high nibble comes first"
@@ -51,8 +51,8 @@ def verified(tmp_path, *tensors, seconds=0.8):
 def test_tensors_that_were_not_diagnosed_break_rules_too():
     cause = Explanation(("nibbles",), "packing", "the high nibble comes first")
     found = Diagnosis(conforms=False, explanations=(cause,))
-    assert broken(found, fp4ref.NVFP4, ["PACK-1", "LAY-1"]) == ["PACK-1"]
-    assert broken(replace(found, undiagnosed=1), fp4ref.NVFP4, ["PACK-1", "LAY-1"]) == []
+    assert list(blame(found, fp4ref.NVFP4, ["PACK-1", "LAY-1"]).broken) == ["PACK-1"]
+    assert list(blame(replace(found, undiagnosed=1), fp4ref.NVFP4, ["PACK-1", "LAY-1"]).broken) == []
 
 
 @pytest.mark.slow  # a search that finds nothing, and two that do
@@ -61,7 +61,9 @@ def test_two_mistakes_in_two_tensors(tmp_path):
     report = verified(tmp_path, tensor("a", swapped), tensor("b", late), tensor("c", None))
     assert report.headline.startswith(f"wrong: tensor a: {SWAPPED}; tensor b: {LATE}; differs from nvfp4 in ")
     assert report.diagnosis.explained
-    assert broken(report.diagnosis, fp4ref.NVFP4, worst(fp4ref.NVFP4, dump_cells(report), differing(report))) == [
+    assert list(
+        blame(report.diagnosis, fp4ref.NVFP4, worst(fp4ref.NVFP4, dump_cells(report), differing(report))).broken
+    ) == [
         "LAY-1",
         "PACK-1",
     ]
@@ -78,7 +80,10 @@ def test_one_tensor_is_explained_and_one_is_not(tmp_path):
     report = verified(tmp_path, tensor("a", swapped), tensor("b", random))
     assert report.headline.startswith(f"wrong: tensor a: {SWAPPED}; tensor b: not explained; differs from nvfp4 in ")
     assert not report.diagnosis.explained
-    assert broken(report.diagnosis, fp4ref.NVFP4, worst(fp4ref.NVFP4, dump_cells(report), differing(report))) == []
+    assert (
+        list(blame(report.diagnosis, fp4ref.NVFP4, worst(fp4ref.NVFP4, dump_cells(report), differing(report))).broken)
+        == []
+    )
 
 
 @pytest.mark.rule("CNF-49", "CNF-90")
@@ -129,7 +134,7 @@ def test_a_dump_with_another_rounding_breaks_the_rule_on_rounding(tmp_path, code
     q = replace(fp4ref.quantize(x, spec.replace(name="test.rounding", **{codec: other})), spec=spec)
     report = verified(tmp_path, Dump("x", x, q), seconds=9)
     failing = worst(spec, dump_cells(report), differing(report), report.diagnosis)
-    assert broken(report.diagnosis, spec, failing) == [rule]
+    assert list(blame(report.diagnosis, spec, failing).broken) == [rule]
 
 
 @pytest.mark.rule("CNF-2")

@@ -37,6 +37,7 @@ COMMANDS = {
     "explore": "Write the explorer, one HTML file.",
     "profiles": "List the specifications; compare two.",
     "layouts": "List the layouts; compare, find them.",
+    "mistakes": "List the mistakes that a diagnosis knows.",
     "rules": "Rules of the standard: text, coverage, check.",
     "prove": "Replay the certificates: what holds for every input.",
     "theorems": "Evaluate theorems on tensors: what a second quantization keeps.",

@@ -111,7 +111,7 @@ import_option = click.option(
     is_eager=True,
     expose_value=False,
     callback=_each_imported,
-    help="Import a module or a Python file first, which registers formats, layouts or specifications; repeatable.",
+    help="Import a module or file first, which registers formats, layouts, mistakes or specifications; repeatable.",
 )
 
 

@@ -26,6 +26,7 @@ from fp4ref.errors import BackendError, UnknownNameError
 from fp4ref.proof import native, records, second_solver
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import LINUX_X86, ClaimSubject, Method, ProofClaim, Replayed, in_words
+from fp4ref.rules import prefix_of
 
 EPILOG = """\b
 Examples:
@@ -168,7 +169,7 @@ def _recorded(claim: ProofClaim) -> bool:
 
 
 def _words(claim: ProofClaim) -> set[str]:
-    return {word for rule in claim.rules for word in (rule, rule.rpartition("-")[0])}
+    return {word for rule in claim.rules for word in (rule, prefix_of(rule))}
 
 
 def _replays(chosen: list[ProofClaim], jobs: int, record: bool, quiet: bool) -> Generator[tuple[dict[str, Any], str]]:

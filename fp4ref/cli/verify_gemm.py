@@ -69,7 +69,7 @@ def _print(report: ProductReport, choice: KernelChoice) -> None:
     print_lines(out, [f"{report.subject}: {report.headline}"], "bold")
     print_lines(out, report.coverage.lines)
     print_lines(out, [str(error) for error in report.errors])
-    print_lines(out, [f"{finding.kind} {case}: {finding.text}" for case, finding in report.findings[:limit]])
+    print_lines(out, [f"{finding.kind} {case.id}: {finding.text}" for case, finding in report.findings[:limit]])
     families = report.families()
     failing = [name for name, cell in families.items() if cell.passed < cell.total]
     if failing:

@@ -86,8 +86,7 @@ class Statement:
         """Write the statement on a GEMM."""
         from fp4ref.conformance.verdict.statement import of_product
 
-        failing = [*(case for case, _ in report.findings), *(judgement.case.id for judgement in report.failed)]
-        self._with_known(of_product, report, failing, report.spec.name)
+        self._with_known(of_product, report, report.failing, report.spec.name)
 
     def write_drawing(self, report: StochasticReport, declared: Declaration) -> None:
         """Write the statement on a kernel that draws its own random bits."""

@@ -122,15 +122,18 @@ def _counted(found: Diagnosis, first: set[int]) -> Diagnosis:
         return found
     words = f" (counted from row {first.pop()})" if len(first) == 1 else " (counted from the first row of each part)"
 
+    def of(place: str) -> str:
+        return words if "row" in place else ""
+
     def said(one: Explanation) -> Explanation:
-        return replace(one, text=one.text + words, place=one.place + words) if "row" in one.place else one
+        return replace(one, text=one.text + of(one.place), place=one.place + of(one.place))
 
     return replace(
         found,
         explanations=tuple(map(said, found.explanations)),
         partial=found.partial and said(found.partial),
         where=found.where and found.where + words,
-        place=found.place + words if "row" in found.place else found.place,
+        place=found.place + of(found.place),
     )
 
 

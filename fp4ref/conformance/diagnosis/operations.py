@@ -31,7 +31,7 @@ from fp4ref.conformance.diagnosis.measured.dequantizer import (
 )
 from fp4ref.conformance.diagnosis.placed_operations import KnownOperation, in_places
 from fp4ref.conformance.diagnosis.session import KEPT
-from fp4ref.conformance.families import Case
+from fp4ref.conformance.families import Case, cases
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import Kernel, Map, Turn, kernel_of
 from fp4ref.conformance.mistakes.places import EVERYWHERE, Place
@@ -41,7 +41,7 @@ from fp4ref.conformance.subjects.subject import Declaration, expected_values, go
 from fp4ref.formats import F
 from fp4ref.layout import layout
 from fp4ref.model.tiles import widen
-from fp4ref.spec import Hadamard
+from fp4ref.spec import Hadamard, Spec
 
 Values = NDArray[Any]
 
@@ -85,14 +85,20 @@ def diagnose_operation(
     )
 
 
+def single_mistakes(declared: Declaration, spec: Spec) -> Iterator[KnownOperation]:
+    """Yield the mistakes of an operation that are tried alone."""
+    case = next(iter(cases(spec, families=("normal",))))
+    right = expected_values(case, declared, golden(case))
+    yield from next(SEARCHES[declared.operation](declared, [(case, right)], Deadline(OPERATION_SECONDS)))
+
+
 def _search(declared: Declaration, results: Sequence[Result], tick: Deadline) -> Iterator[Explanation]:
     """Yield the explanations of the first kind that has any: single mistakes, those in one place, then the others.
 
     results: wrong ones first.
     """
-    searches = {"dequantize": _dequantizers, "to_layout": layout_mistakes, "hadamard": _transforms}
     first = True
-    for alternatives in searches[declared.operation](declared, results, tick):
+    for alternatives in SEARCHES[declared.operation](declared, results, tick):
         known = list(alternatives) if first else alternatives
         count = 0
         for item in known:
@@ -279,3 +285,6 @@ def _turned(transform: Map | None, case: Case, declared: Declaration) -> Values 
     values = widen(transform_input(case))
     made = values if transform is None else transform(values)
     return made.astype(INPUT_DTYPES["bfloat16"]) if made.shape == values.shape else None
+
+
+SEARCHES = {"dequantize": _dequantizers, "to_layout": layout_mistakes, "hadamard": _transforms}

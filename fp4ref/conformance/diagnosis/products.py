@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.diagnosis.placed_results import KnownResult, ResultSite, explained, place_of, same
 from fp4ref.conformance.diagnosis.product_ends import Way, as_it_is, finished, made_alike, near, scalings_of, ways_of
 from fp4ref.conformance.families.products.case import GemmCase
+from fp4ref.conformance.families.products.cases import FAMILIES, cases
 from fp4ref.conformance.judge.product_stages import significant_bits
 from fp4ref.conformance.judge.products import judge
 from fp4ref.conformance.mistakes.operand_pairs import OperandPair, pair_of, product
@@ -38,9 +40,9 @@ from fp4ref.conformance.mistakes.result_places import result_mistakes
 from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.formats import F, Floats, ignoring_float_warnings
 from fp4ref.quantized import Direction
+from fp4ref.spec import Spec
 
 Evidence = Sequence[tuple[GemmCase, NDArray[Any]]]
-BOUNDED = ("dense", "ragged", "deep")  # families whose operands are `integers`
 WIDTHS = {8: "bfloat16", 11: "float16 or TF32", 14: "the sums of FP8 tensor cores of SM89 and SM90"}
 TOLD = 3  # explanations
 ALMOST = 23  # bits of sums that show in the last column only, which may be wrong for another reason
@@ -76,6 +78,14 @@ def diagnose(evidence: Evidence, declared: Declaration, budget_seconds: float = 
     told = tuple({explanation.text: explanation for explanation in found}.values())[:TOLD]
     place = "" if told or not search.sites else place_of(search.sites)
     return Diagnosis(conforms=False, explanations=told, first_stage=Slot.RESULTS, complete=complete, place=place)
+
+
+def single_mistakes(declared: Declaration, spec: Spec) -> Iterator[KnownResult]:
+    """Yield the mistakes of a product that are tried alone, for one to which a bias and C are added."""
+    case = next(cases(spec, ("bias-accumulate",)))
+    m, n, _ = case.shape
+    evidence = [(case, np.zeros((m, n), INPUT_DTYPES[declared.to]))]
+    yield from chain(*_Search(evidence, declared, Deadline(OPERATION_SECONDS)).singles())
 
 
 def _work(case: GemmCase) -> int:
@@ -134,7 +144,7 @@ class _Search:
     def __init__(self, evidence: Evidence, declared: Declaration, tick: Callable[[], None]) -> None:
         self.evidence, self.to, self.tick = evidence, declared.to, tick
         self.pairs = [pair_of(case, declared.scale_layout) for case, _ in evidence]
-        self.sees_both = any(name[2:].startswith(("row_", "column_")) for name in declared.inputs)
+        self.sees_both = declared.sees_directions
         self.sites = []
         for case, got in evidence:
             judged = judge(case, got, self.to)
@@ -146,7 +156,7 @@ class _Search:
 
     def run(self) -> None:
         """Look for single mistakes, in a place if need be, then for several; what is found is kept if time ends."""
-        for known in (self._singles(), self._read_as(gathered_readings()), self._read_as(placed_readings())):
+        for known in self.singles():
             self.found = self.found or explained(self.sites, known, self.tick, by_element=True)
         if not self.found:
             self._several()
@@ -159,7 +169,7 @@ class _Search:
 
     def tells(self, reading: Reading, index: int) -> bool:
         """Return True if a reading's sums of a case are exact."""
-        return not reading.bounded or self.evidence[index][0].family in BOUNDED
+        return not reading.bounded or FAMILIES[self.evidence[index][0].family].bounded
 
     @property
     def _fullest(self) -> OperandPair:
@@ -174,7 +184,11 @@ class _Search:
                 made, tells = partial(self._read, reading, *right), partial(self.tells, reading)
                 yield KnownResult((reading.name,), Slot.OPERANDS, reading.text, made, tells, OWN.get(reading.side))
 
-    def _singles(self) -> Iterator[KnownResult]:
+    def singles(self) -> tuple[Iterator[KnownResult], ...]:
+        """Return single mistakes: everywhere, with rows of others, in blocks of some places."""
+        return self._everywhere(), self._read_as(gathered_readings()), self._read_as(placed_readings())
+
+    def _everywhere(self) -> Iterator[KnownResult]:
         if not self.sites:
             return
         fullest = self._fullest

@@ -33,6 +33,7 @@ __all__ = [
     "case_of",
     "cases",
     "chosen",
+    "family_of",
     "fitted",
     "members",
 ]
@@ -86,6 +87,11 @@ def cases(
 def named(name: str, seed: int) -> str:
     """Return the name of a case of a seed; that of seed 0 has no ending. Rules: CNF-106."""
     return f"{name}@{seed}" if seed else name
+
+
+def family_of(name: str) -> str:
+    """Return the family in the name of a quantizer's case, or in FAMILY/*. Rules: CNF-106."""
+    return name.partition("/")[0]
 
 
 def seed_of(name: str) -> int:
@@ -147,4 +153,4 @@ def case_of(family: Family, member: Member, spec: Spec, direction: Direction, se
     if spec.stochastic and bits is None:
         bits = np.random.default_rng(own).integers(0, 256, found.matrix, np.uint8)
     bits = bits if spec.stochastic else None
-    return Case(**{**vars(found), "amax": amax, "random_bits": bits, "encoded": member.encoded})
+    return Case(**{**vars(found), "amax": amax, "random_bits": bits, "encoded": member.encoded, "seed": seed})

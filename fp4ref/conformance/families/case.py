@@ -32,7 +32,7 @@ class Case:
     x: [..., K], float32, bfloat16 or float16. amax: the caller's, float32 [1] or [rows], or None for that of x.
     random_bits: uint8 [rows, columns] of the direction, for a stochastic specification. encoded: the bytes that a
     kernel is given instead of those of x, scales linear; x then has their shape and type only. made: the golden model's
-    bytes of x, where they are asked for many times.
+    bytes of x, where they are asked for many times. seed: of its random numbers.
     """
 
     id: str
@@ -46,6 +46,7 @@ class Case:
     random_bits: NDArray[np.uint8] | None = None
     encoded: DirectionData | None = None
     made: DirectionData | None = None
+    seed: int = 0
 
     @property
     def matrix(self) -> tuple[int, int]:

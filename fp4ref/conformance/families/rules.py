@@ -5,6 +5,7 @@ from __future__ import annotations
 from fp4ref.arithmetic import dequantized_te
 from fp4ref.formats import E8M0, Format
 from fp4ref.quantized import Direction
+from fp4ref.rules import prefix_of
 from fp4ref.spec import Granularity, Spec
 from fp4ref.specs import OWN
 
@@ -124,6 +125,11 @@ def global_rules(spec: Spec) -> tuple[str, ...]:
 def value_rule(form: Format) -> str:
     """Return the rule on the values of a format's codes."""
     return VALUES.get(form.name, OF_A_CODEC)
+
+
+def format_rules(form: Format) -> str:
+    """Return the prefix of the rules on a format's codec, or the one rule for a format without a chapter."""
+    return prefix_of(VALUES[form.name]) if form.name in VALUES else OF_A_CODEC
 
 
 def product_rule(spec: Spec) -> str:

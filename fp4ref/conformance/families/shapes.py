@@ -12,6 +12,7 @@ from fp4ref.conformance.families.rules import place_rules, ragged_rules, rules, 
 from fp4ref.formats import E8M0, grid
 from fp4ref.spec import Granularity
 
+EMPTY = "empty"  # the family of tensors without an element
 RAGGED = ((1, 1), (1, 16), (2, 15), (3, 17), (15, 33), (16, 31), (17, 32), (31, 16), (33, 34), (5, 63), (7, 64))
 UNITS = ((1, 2), (2, 1), (1, 3), (3, 1), (3, 2), (2, 5), (5, 3))  # shapes in multiples that a kernel declares
 LONGER = ((3, 65), (63, 5), (64, 48), (65, 17), (127, 20), (128, 66), (129, 33), (130, 5), (5, 127), (2, 128), (4, 129))
@@ -119,6 +120,6 @@ FAMILIES = (
         ragged,
     ),
     Family("axes", "Leading dimensions are flattened.", rules("NUM-4"), axes),
-    Family("empty", "A tensor without elements has a result without elements.", rules("BLK-9"), empty),
+    Family(EMPTY, "A tensor without elements has a result without elements.", rules("BLK-9"), empty),
     Family("large", "More tiles and threads than a small test has.", rules("BLK-1"), large),
 )

@@ -23,7 +23,6 @@ from fp4ref.spec import Block
 Matrix = NDArray[np.float32]
 DTYPES = tuple(np.dtype(kind) for kind in (np.float32, ml_dtypes.bfloat16, np.float16))
 EDGES = (1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 63, 64, 65)
-SMALLEST_NORMAL = F(2.0**-126)
 SPECIALS = tuple(map(F, (np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0)))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.families.rules import KEEPS_SIGN, NEAREST, NOT_A_NUMBER, SATURATES
+from fp4ref.conformance.families.rules import KEEPS_SIGN, NEAREST, NOT_A_NUMBER, SATURATES, format_rules
 from fp4ref.conformance.judge.compare import codes_of, scales_of, unequal
 from fp4ref.conformance.judge.comparison import Comparison
 from fp4ref.conformance.judge.excuses import Bools, Tile, per_block
@@ -23,6 +23,7 @@ from fp4ref.layout import layout
 from fp4ref.model import quantize as model
 from fp4ref.model.tiles import Matrix, join, split, tiles, widen
 from fp4ref.quantized import Direction, DirectionData
+from fp4ref.rules import prefix_of
 from fp4ref.spec import Amax, Block, Granularity, Spec
 
 
@@ -86,12 +87,12 @@ OF_CODES = (  # rules on the codes of elements, by what they decide
 
 def decides(rule: str, spec: Spec) -> frozenset[Stage]:
     """Return the stages whose bytes a rule decides."""
-    chapter = rule.rpartition("-")[0]
+    chapter = prefix_of(rule)
     named = DECIDES.get(rule, DECIDES.get(chapter))
     if named is not None:
         return named
-    owners = {Stage.CODE: spec.element.format.name, Stage.SCALE: spec.scale.format.name}
-    found = frozenset(stage for stage, name in owners.items() if name.upper() == chapter)
+    owners = {Stage.CODE: spec.element.format, Stage.SCALE: spec.scale.format}
+    found = frozenset(stage for stage, form in owners.items() if format_rules(form) in {rule, chapter})
     if Stage.CODE in found:
         found = frozenset(stage for known, stage in OF_CODES if rule in known) or found
     return found or ALL

@@ -17,7 +17,6 @@ from fp4ref.model.gemm import exact, values
 from fp4ref.operands import AlphaRule, Epilogue, Operand
 from fp4ref.quantized import Quantized
 
-Wide = NDArray[np.float64]
 UNIT = 2.0**-23  # relative error of one addition, truncation included
 HALF_STEP = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # the most that a cast moves a result
 

@@ -12,16 +12,18 @@ INTERNAL_STATUS = 3  # of a command whose own check failed, whatever the other c
 
 @dataclass
 class Unchecked:
-    """The cases by error. found: by the error's text, the finding and the names of its cases."""
+    """The cases by error. found: by the error's text, the finding and the names of its cases; families: of these."""
 
     found: dict[str, tuple[Finding, list[str]]] = field(default_factory=dict)
+    families: set[str] = field(default_factory=set)
 
     def __bool__(self) -> bool:
         return bool(self.found)
 
-    def add(self, case: str, finding: Finding) -> None:
+    def add(self, case: str, family: str, finding: Finding) -> None:
         """Note one case. Rules: CNF-68."""
         self.found.setdefault(finding.text, (finding, []))[1].append(case)
+        self.families.add(family)
 
     @property
     def cases(self) -> list[str]:
@@ -48,11 +50,11 @@ class Unchecked:
         return INTERNAL_STATUS if self else of_verdict
 
 
-def _named(names: list[str]) -> str:
-    return f"{len(names)} cases, first {names[0]}," if len(names) > 1 else f"case {names[0]}"
+def _named(names: list[str], end: str = ",") -> str:
+    return f"{len(names)} cases, first {names[0]}{end}" if len(names) > 1 else f"case {names[0]}"
 
 
 def _error(finding: Finding, names: list[str]) -> InternalError:
-    said, _, place = finding.text.removesuffix(")").rpartition(" (")
-    kind, _, message = said.partition(": ")
-    return InternalError(f"check of {_named(names).rstrip(',')}", kind, message, place, finding.trace)
+    parts = finding.error
+    assert parts is not None, "a finding of the kind INTERNAL"
+    return InternalError(f"check of {_named(names, '')}", *parts, finding.trace)

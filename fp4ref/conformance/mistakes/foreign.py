@@ -6,6 +6,7 @@ them is registered under another name, the registry's is used instead.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from fp4ref.layout import Layout, Term
@@ -65,7 +66,5 @@ def is_tiled(form: Layout) -> bool:
 @lru_cache
 def tiles_exchanged(form: Layout) -> Layout:
     """Return a tiled layout with its tiles following each other down the rows first. Rules: LAY-13."""
-    head, colon, rest = form.text.partition(": ")
-    order, *clauses = rest.split("; ")
-    *inside, across, down = order.split(" ")
-    return Layout(f"{form.name}-down", "; ".join([f"{head}{colon}{' '.join([*inside, down, across])}", *clauses]))
+    *inside, across, down = form.form.order
+    return Layout(f"{form.name}-down", str(replace(form.form, order=(*inside, down, across))))

@@ -19,12 +19,14 @@ EXCHANGED = (2, 4, 8, 16, 32, 64)
 class Gather:
     """Another row for each row.
 
-    words: with {what} for what is used and {row} for row or column. place: of indices and their count.
+    words: with {what} for what is used and {row} for row or column. place: of indices and their count. adjacent: it is
+    the row before or after.
     """
 
     name: str
     words: str
     place: Callable[[Rows, int], Rows]
+    adjacent: bool = False
 
     def text(self, what: str, row: str = "row") -> str:
         """Return the sentence."""
@@ -65,17 +67,29 @@ EXCHANGES = (
     ),
 )
 GATHERS = (
-    Gather("next", "each {row} uses the {what} of the next {row}", lambda row, count: np.minimum(row + 1, count - 1)),
-    Gather("previous", "each {row} uses the {what} of the {row} before", lambda row, count: np.maximum(row - 1, 0)),
+    Gather(
+        "next",
+        "each {row} uses the {what} of the next {row}",
+        lambda row, count: np.minimum(row + 1, count - 1),
+        adjacent=True,
+    ),
+    Gather(
+        "previous",
+        "each {row} uses the {what} of the {row} before",
+        lambda row, count: np.maximum(row - 1, 0),
+        adjacent=True,
+    ),
     Gather(
         "next-around",
         "each {row} uses the {what} of the next {row}, the last that of the first",
         lambda row, count: (row + 1) % count,
+        adjacent=True,
     ),
     Gather(
         "previous-around",
         "each {row} uses the {what} of the {row} before, the first that of the last",
         lambda row, count: row - 1,
+        adjacent=True,
     ),
     Gather("first", "every {row} uses the {what} of the first {row}", lambda row, count: row * 0),
     Gather("last", "every {row} uses the {what} of the last {row}", lambda row, count: row * 0 + count - 1),

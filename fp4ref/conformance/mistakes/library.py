@@ -29,6 +29,10 @@ class MistakeLibrary(Sequence[Mistake]):
             raise DomainError("register", f"mistake {mistake.name} twice with other settings", "a new name", "SPC-21")
         return self._added.register(mistake, source)
 
+    def source(self, name: str) -> str:
+        """Return where a mistake that was registered was seen; empty for those of this project."""
+        return "" if name in self._names else self._added.source(name)
+
     def forget(self, name: str) -> None:
         """Remove a mistake that was registered, as a test does at its end."""
         self._added.forget(name)

@@ -18,9 +18,6 @@ from fp4ref.quantized import Direction, matrix_shape
 Bools = NDArray[np.bool_]
 
 
-Integers = NDArray[np.int64]
-
-
 class Tensor(Protocol):
     """A tensor and the direction in which it is quantized."""
 

@@ -7,9 +7,8 @@ reader of scales does not touch are padding.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 from fp4ref.conformance.mistakes.foreign import FOREIGN, is_tiled, tiles_exchanged
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.mistakes.tile_places import Offsets, Place, tile_places
-from fp4ref.layout import Layout, scale_layouts
+from fp4ref.layout import STANDARD_LAYOUTS, Layout, scale_layouts
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,8 @@ def _by_layout(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Of
 @lru_cache
 def _taking_any_size(form: Layout) -> Layout:
     """Return a layout that pads the sizes which its owner refuses. Rules: LAY-43."""
-    return Layout(form.name, re.sub(r"; pad \w+( \d+)? refused", "", form.text), form.rule)
+    axes = (axis._replace(multiple=axis.tile, refused=False) if axis.refused else axis for axis in form.axes)
+    return Layout(form.name, str(replace(form.form, axes=tuple(axes))), form.rule)
 
 
 def _places(form: Layout) -> Any:
@@ -129,7 +129,7 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
             partial(_by_layout, _taking_any_size(form)),
         )
     for form in filter(is_tiled, scale_layouts()):
-        words = form.name.removeprefix("tiled_")
+        words = "x".join(map(str, form.tile)) if form in STANDARD_LAYOUTS else form.name
         named = _places(tiles_exchanged(form)) in {*others, _places(declared)}
         yield from (
             ScaleReader(f"layout-{words}-{name}", Slot.LAYOUT, text, partial(place, form), shares=name == "stride")

@@ -6,16 +6,18 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fp4ref.arithmetic import narrow_bfloat16
-from fp4ref.arithmetic_peers import encoding, encoding_by_reciprocal, encoding_or_one
+from fp4ref.arithmetic import Global, narrow_bfloat16
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.places import Place
 from fp4ref.formats import Codes, F, Floats
+from fp4ref.model.quantize import constants
 from fp4ref.spec import Granularity
+from fp4ref.specs import NVFP4
 
 
 class Slot(StrEnum):
@@ -172,15 +174,18 @@ class of:  # noqa: N801 - reads as a preposition where it is used
 
 # What a mistake needs to mean anything
 
-ENCODING = {"te", "te-fast", "te-division", "te-python", "te-rht-fused", "te-cpp-test-oracle", "cutlass"}
-ENCODING_GLOBALS = {encoding, encoding_by_reciprocal, encoding_or_one}
+
+@lru_cache(maxsize=256)
+def _encodes(form: Global) -> bool:
+    """Return True if a global scale is smaller for a larger maximum, as 2688 / amax is."""
+    with np.errstate(all="ignore"):
+        one, two = form(np.array([1, 2], F), constants(NVFP4, np.dtype(F)))
+    return bool(two < one)
 
 
 def nv(kernel: Kernel) -> bool:
     """Return a global scale that encodes: 2688 / amax."""
-    return has_global(kernel) and (
-        kernel.spec.arithmetic.name in ENCODING or kernel.spec.arithmetic.global_scale in ENCODING_GLOBALS
-    )
+    return has_global(kernel) and _encodes(kernel.spec.arithmetic.global_scale)
 
 
 def has_global(kernel: Kernel) -> bool:

@@ -12,49 +12,43 @@ import numpy as np
 
 from fp4ref.arithmetic import Constants
 from fp4ref.conformance.mistakes import record
-from fp4ref.conformance.mistakes.gathered_rows import GATHERS, Gather
+from fp4ref.conformance.mistakes.gathered_rows import GATHERS
 from fp4ref.conformance.mistakes.kernel import Values, over_tensor
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
 from fp4ref.formats import F, Floats
 
-Used = Callable[[Floats, Values], Floats]  # what the rows' global scales are made of, of the true maxima
+Moved = Callable[[Floats], Floats]  # what belongs to rows, along the first axis, in the order in which rows use it
 SHARING = (2, 4, 8, 16, 32, 64, 128)  # rows
 
 
-def _of_other_rows(gather: Gather, amax: Floats, values: Values) -> Floats:
-    return np.asarray(gather(amax), F)
+def _of_other_rows(moved: Moved, amax: Floats, values: Values) -> Floats:
+    return np.asarray(moved(amax), F)
 
 
-def _of_another(gather: Gather | None, name: str, g: Floats, amax: Floats, k: Constants) -> Floats:
+def _of_another(moved: Moved, g: Floats, amax: Floats, k: Constants) -> Floats:
     """Return the global scales [rows, 1, 1, 1] of other rows."""
-    if gather is not None:
-        return np.asarray(gather(g), F)
-    return np.roll(g, 1 if name == "row-before" else -1, axis=0)
+    return np.asarray(moved(g), F)
 
 
 def rows_for_others() -> Iterator[Mistake]:
     """Yield maxima of rows that stand for another row, or for several."""
-    others: list[tuple[str, str, Used]] = [
+    others: list[tuple[str, str, Moved]] = [
         (
             f"row-{words}",
             f"each row's global scale is made of the amax of the row {words}",
-            partial(_rolled, by),
+            partial(np.roll, shift=by, axis=0),
         )
         for by, words in ((1, "before"), (-1, "after"))
     ]
-    others += [
-        (gather.name, gather.text("amax"), partial(_of_other_rows, gather))
-        for gather in GATHERS
-        if "next" not in gather.name and "previous" not in gather.name  # which are those above
-    ]
-    for name, text, used in others:
+    others += [(gather.name, gather.text("amax"), gather) for gather in GATHERS if not gather.adjacent]
+    for name, text, moved in others:
         yield known(
             Slot.AMAX,
             f"amax-used-{name}",
             f"{text}; the amax that is returned is right",
             record.by_row,
             alone=True,
-            used=used,
+            used=partial(_of_other_rows, moved),
             whole=True,
         )
         scaled = text.replace("amax", "global scale")
@@ -64,7 +58,7 @@ def rows_for_others() -> Iterator[Mistake]:
             f"where elements are scaled, {scaled}; the scale bytes are right",
             record.by_row,
             alone=True,
-            element_global=partial(_of_another, next((g for g in GATHERS if g.name == name), None), name),
+            element_global=partial(_of_another, moved),
             whole=True,
         )
     for rows in (None, *SHARING):
@@ -103,10 +97,6 @@ def _never_reset(rows: int | None, amax: Floats) -> Floats:
 
 def _kept_amax(kept: Callable[[Floats], Floats], values: Values, keep_nan: bool, by_row: bool) -> Floats:
     return kept(over_tensor(values, keep_nan, by_row=True))
-
-
-def _rolled(by: int, amax: Floats, values: Values) -> Floats:
-    return np.roll(amax, by)
 
 
 def shared_by(rows: int, values: Values, keep_nan: bool, by_row: bool) -> Floats:

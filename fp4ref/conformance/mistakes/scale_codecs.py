@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -119,6 +119,16 @@ def scale_codec() -> Iterator[Mistake]:
     yield from _bytes()
 
 
+class ByteRow(NamedTuple):
+    """A change of scale bytes, or another value of them. special: of such that few tensors have."""
+
+    name: str
+    text: str
+    when: When | None
+    of_byte: Callable[[Codes], Any]
+    special: bool = False
+
+
 def _moved(by: int, byte: Codes) -> Codes:
     return np.clip(byte.astype(np.int16) + by, 0, 255).astype(np.uint8)
 
@@ -129,27 +139,38 @@ def _next_below(most: int, byte: Codes) -> Codes:
 
 def _bytes() -> Iterator[Mistake]:
     """Bytes that are changed after the codec, for the elements too or only where they are stored."""
-    ways: tuple[tuple[str, str, When | None, Callable[[Codes], Codes]], ...] = (
-        ("plus-1", "scale bytes are one too large", None, partial(_moved, 1)),
-        ("minus-1", "scale bytes are one too small", None, partial(_moved, -1)),
-        ("plus-1-to-7e", "scale bytes are one too large, up to 0x7E", e4m3_scales, partial(_next_below, 0x7E)),
-        ("plus-1-to-fe", "scale bytes are one too large, up to 0xFE", mx, partial(_next_below, 0xFE)),
-        ("sign", "the sign bit of scale bytes is set", e4m3_scales, lambda b: b | np.uint8(0x80)),
-        ("bias", "scale bytes hold the exponent without the bias 127", mx, lambda b: b - np.uint8(127)),
-        ("negated", "scale bytes hold the negated exponent", mx, lambda b: np.uint8(254) - b),
-        ("least-1", "scale byte 0 becomes 1", mx, lambda b: np.maximum(b, np.uint8(1))),
-        ("least-127", "scale byte 0 becomes 127 (1.0)", mx, lambda b: np.where(b == 0, np.uint8(127), b)),
-        ("most-253", "scale bytes end at 253", mx, lambda b: np.minimum(b, np.uint8(253))),
-        ("no-254", "the largest scale byte 254 becomes 255", mx, lambda b: np.where(b == 254, np.uint8(255), b)),
-        (
+    ways = (
+        ByteRow("plus-1", "scale bytes are one too large", None, partial(_moved, 1)),
+        ByteRow("minus-1", "scale bytes are one too small", None, partial(_moved, -1)),
+        ByteRow("plus-1-to-7e", "scale bytes are one too large, up to 0x7E", e4m3_scales, partial(_next_below, 0x7E)),
+        ByteRow("plus-1-to-fe", "scale bytes are one too large, up to 0xFE", mx, partial(_next_below, 0xFE)),
+        ByteRow("sign", "the sign bit of scale bytes is set", e4m3_scales, lambda b: b | np.uint8(0x80)),
+        ByteRow("bias", "scale bytes hold the exponent without the bias 127", mx, lambda b: b - np.uint8(127)),
+        ByteRow("negated", "scale bytes hold the negated exponent", mx, lambda b: np.uint8(254) - b),
+        ByteRow("least-1", "scale byte 0 becomes 1", mx, lambda b: np.maximum(b, np.uint8(1)), special=True),
+        ByteRow(
+            "least-127",
+            "scale byte 0 becomes 127 (1.0)",
+            mx,
+            lambda b: np.where(b == 0, np.uint8(127), b),
+            special=True,
+        ),
+        ByteRow("most-253", "scale bytes end at 253", mx, lambda b: np.minimum(b, np.uint8(253)), special=True),
+        ByteRow(
+            "no-254",
+            "the largest scale byte 254 becomes 255",
+            mx,
+            lambda b: np.where(b == 254, np.uint8(255), b),
+            special=True,
+        ),
+        ByteRow(
             "shift",
             "E4M3 scale bytes are shifted left by one, without their sign",
             e4m3_scales,
             lambda b: b << np.uint8(1),
         ),
     )
-    for name, text, when, change in ways:
-        special = name in {"least-1", "least-127", "most-253", "no-254"}
+    for name, text, when, change, special in ways:
         yield known(Slot.SCALE_CODEC, f"scale-byte-{name}", text, when, special=special, scale_byte=change)
         yield known(
             Slot.SCALE_CODEC,
@@ -187,36 +208,41 @@ def _as_normal(byte: Codes) -> Floats:
     return np.asarray(np.ldexp(F(1) + (byte & 7).astype(F) / F(8), (byte >> 3).astype(np.int32) - 7).astype(F), F)
 
 
-DECODINGS: tuple[tuple[str, str, When, Callable[[Codes], Floats]], ...] = (
-    ("normal", "subnormal scale bytes are decoded as normal numbers", e4m3_scales, _as_normal),
-    (
+DECODINGS = (
+    ByteRow("normal", "subnormal scale bytes are decoded as normal numbers", e4m3_scales, _as_normal),
+    ByteRow(
         "flush",
         "subnormal scale bytes are decoded as 0",
         e4m3_scales,
         lambda byte: np.where(byte < 8, F(0), _as_normal(byte)),
     ),
-    (
+    ByteRow(
         "e5m2",
         "scale bytes are decoded as E5M2",
         e4m3_scales,
         lambda byte: Codec(format=E5M2, nan=(0x7F, 0x7F)).decode(byte),
     ),
-    ("bias-8", "scale bytes are decoded with bias 8 (E4M3FNUZ)", e4m3_scales, lambda byte: _e4m3(byte) / F(2)),
-    ("integer", "scale bytes are taken as integers", e4m3_scales, lambda byte: byte.astype(F)),
-    ("power", "the mantissa of scale bytes is dropped", e4m3_scales, lambda byte: _e4m3(byte & np.uint8(0x78))),
-    (
+    ByteRow("bias-8", "scale bytes are decoded with bias 8 (E4M3FNUZ)", e4m3_scales, lambda byte: _e4m3(byte) / F(2)),
+    ByteRow("integer", "scale bytes are taken as integers", e4m3_scales, lambda byte: byte.astype(F)),
+    ByteRow("power", "the mantissa of scale bytes is dropped", e4m3_scales, lambda byte: _e4m3(byte & np.uint8(0x78))),
+    ByteRow(
         "no-mantissa-lsb",
         "the last bit of scale bytes is dropped",
         e4m3_scales,
         lambda byte: _e4m3(byte & np.uint8(0xFE)),
     ),
-    ("bias-126", "scale bytes are decoded with bias 126", mx, lambda byte: np.ldexp(F(1), byte.astype(int) - 126)),
-    ("bias-128", "scale bytes are decoded with bias 128", mx, lambda byte: np.ldexp(F(1), byte.astype(int) - 128)),
-    (
+    ByteRow(
+        "bias-126", "scale bytes are decoded with bias 126", mx, lambda byte: np.ldexp(F(1), byte.astype(int) - 126)
+    ),
+    ByteRow(
+        "bias-128", "scale bytes are decoded with bias 128", mx, lambda byte: np.ldexp(F(1), byte.astype(int) - 128)
+    ),
+    ByteRow(
         "zero",
         "scale byte 0 is decoded as 0 instead of 2^-127",
         mx,
         lambda byte: np.where(byte == 0, F(0), np.ldexp(F(1), byte.astype(int) - 127)),
+        special=True,
     ),
 )
 
@@ -226,13 +252,13 @@ def _e4m3(byte: Codes) -> Floats:
 
 
 def _decoded() -> Iterator[Mistake]:
-    for name, text, when, decoded in DECODINGS:
+    for name, text, when, decoded, special in DECODINGS:
         yield known(
             Slot.ENCODE,
             f"scale-decoded-{name}",
             f"{text} where elements are divided",
             when,
-            special=name == "zero",
+            special=special,
             used_scale=of(partial(_redecoded, decoded)),
         )
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,73 +23,85 @@ def _from_column(columns: Callable[[Any], Any], scales: Any) -> Any:
     return scales[:, np.clip(columns(np.arange(width)), 0, max(width - 1, 0))]
 
 
-PLACES: tuple[tuple[str, str, Callable[[Any, Any], Any], Callable[[Any], Any]], ...] = (
-    ("next", "of the next block", _from_column, lambda i: i + 1),
-    ("previous", "of the previous block", _from_column, lambda i: i - 1),
-    ("next-row", "of the next row", _from_row, lambda i: i + 1),
-    ("previous-row", "of the previous row", _from_row, lambda i: i - 1),
-    ("pair", "of the first of two neighbouring blocks", _from_column, lambda i: i // 2 * 2),
-    ("first-column", "of the row's first block", _from_column, lambda i: i * 0),
-    ("first-row", "of the first row", _from_row, lambda i: i * 0),
+class ScalePlace(NamedTuple):
+    """Scales [rows, blocks] of other blocks, which are used or stored instead.
+
+    gather: takes them along rows or columns by `place`. wraps: it is an index that is kept in too few bits.
+    """
+
+    name: str
+    text: str
+    gather: Callable[[Any, Any], Any]
+    place: Callable[[Any], Any]
+    wraps: bool = False
+
+
+def _modulo(count: int, index: Any) -> Any:
+    return index % count
+
+
+def _first_of(count: int, index: Any) -> Any:
+    return index // count * count
+
+
+PLACES = (
+    ScalePlace("next", "of the next block", _from_column, lambda i: i + 1),
+    ScalePlace("previous", "of the previous block", _from_column, lambda i: i - 1),
+    ScalePlace("next-row", "of the next row", _from_row, lambda i: i + 1),
+    ScalePlace("previous-row", "of the previous row", _from_row, lambda i: i - 1),
+    ScalePlace("pair", "of the first of two neighbouring blocks", _from_column, partial(_first_of, 2)),
+    ScalePlace("first-column", "of the row's first block", _from_column, lambda i: i * 0),
+    ScalePlace("first-row", "of the first row", _from_row, lambda i: i * 0),
     *(
-        (
+        ScalePlace(
             f"rows-{n}",
             f"of the row modulo {n} (rows past {n} use the first tile's scales)",
             _from_row,
-            partial(lambda m, i: i % m, n),
+            partial(_modulo, n),
+            wraps=True,
         )
         for n in (8, 16, 32, 64, 128, 256)
     ),
     *(
-        (
+        ScalePlace(
             f"columns-{n}",
             f"of the block modulo {n} (blocks past {n} use the first tile's)",
             _from_column,
-            partial(lambda m, i: i % m, n),
+            partial(_modulo, n),
+            wraps=True,
         )
         for n in (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
     ),
     *(
-        (f"rows-by-{n}", f"of the first of {n} rows", _from_row, partial(lambda m, i: i // m * m, n))
+        ScalePlace(f"rows-by-{n}", f"of the first of {n} rows", _from_row, partial(_first_of, n))
         for n in (2, 4, 16, 32, 128)
     ),
 )
 
 
-def index_wraps(name: str) -> bool:
-    """Return True for the places of an index that is kept in too few bits."""
-    return re.fullmatch(r"(rows|columns)-\d+", name) is not None
-
-
 def misplaced() -> Iterator[Mistake]:
     """Mistakes in which block's scale is stored, or used."""
-    for name, text, gather, index in PLACES:
-        by_rows = gather is _from_row
-        move = partial(gather, index)
-        if index_wraps(name):
+    for name, text, gather, place, wraps in PLACES:
+        move = partial(gather, place)
+        if wraps:
             yield known(
                 Slot.BLOCK,
                 f"both-{name}",
                 f"each block has the scale byte {text}, and elements are divided by it",
-                lambda kernel: kernel.block.rows == 1,
+                _has_rows,
                 alone=True,
                 scale_byte=move,
                 whole=True,
             )
         yield known(Slot.LAYOUT, f"stored-{name}", f"each block has the scale byte {text}", scales=move, whole=True)
-        if by_rows:
-            yield known(
-                Slot.ENCODE,
-                f"used-{name}",
-                f"elements are divided by the scale {text}",
-                lambda kernel: kernel.block.rows == 1,
-                used_scale=move,
-                whole=True,
-            )
-        else:
-            yield known(
-                Slot.ENCODE, f"used-{name}", f"elements are divided by the scale {text}", used_scale=move, whole=True
-            )
+        yield known(
+            Slot.ENCODE,
+            f"used-{name}",
+            f"elements are divided by the scale {text}",
+            _has_rows if gather is _from_row else None,
+            used_scale=move,
+            whole=True,
+        )
     for by, way in ((1, "late"), (-1, "early")):
         for name, text, moved in (
             ("rolled", "along a row, around its end", partial(np.roll, shift=by, axis=1)),
@@ -218,6 +229,10 @@ def squares() -> Iterator[Mistake]:
             yield known(
                 stage, f"{way}-squares-{name.replace(' ', '-')}", text, _has_squares, alone=True, whole=True, **changes
             )
+
+
+def _has_rows(kernel: Kernel) -> bool:
+    return kernel.block.rows == 1
 
 
 def _has_squares(kernel: Kernel) -> bool:

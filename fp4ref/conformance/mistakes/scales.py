@@ -31,7 +31,6 @@ from fp4ref.conformance.mistakes.record import (
 from fp4ref.formats import Codes, F, Floats, Format
 from fp4ref.spec import Granularity
 
-MAX = ar.BF16_MAX
 E4M3_FNUZ = Format("e4m3fnuz", exponent_bits=4, mantissa_bits=3, bias=8, codes=128)
 
 

@@ -246,22 +246,15 @@ def transforms() -> Iterator[Mistake]:
     yield turned("hadamard-row", text, turned=("row",))
     yield turned("hadamard-axis", "the groups of the transform run along the wrong axis", transform=of(_across))
     yield matrix("hadamard-twice", "the transform is applied twice", transform=of(_twice))
-    yield known(
-        stage,
-        "hadamard-added",
-        "a Hadamard transform is applied that the specification does not have",
-        lambda k: not turns(k),
-        transform=Turn(0xD7E8),
-        turned=both,
-    )
-    yield known(
-        stage,
-        "hadamard-added-plain",
-        "a Hadamard transform without signs is applied that the specification does not have",
-        lambda k: not turns(k),
-        transform=Turn(0),
-        turned=both,
-    )
+    for name, words, mask in (("added", "", 0xD7E8), ("added-plain", " without signs", 0)):
+        yield known(
+            stage,
+            f"hadamard-{name}",
+            f"a Hadamard transform{words} is applied that the specification does not have",
+            lambda k: not turns(k),
+            transform=Turn(mask),
+            turned=both,
+        )
 
 
 def _mask(kernel: Kernel) -> int:

@@ -58,25 +58,16 @@ def _beside() -> Iterator[Mistake]:
     """Yield maxima over as many elements as a block has, from another element on."""
     for by in SHIFTS:
         way = f"{abs(by)} further {'on' if by > 0 else 'back'}"
-        for name, words, slid in EDGES:
+        ends = [(name, words, partial(slid, by)) for name, words, slid in EDGES]
+        whole = [(*WHOLE, of(partial(_filled, by)))] if by < 0 else []
+        for name, words, tails in (*ends, *whole):
             yield known(
                 Slot.BLOCK,
                 f"block-window-{by:+d}-{name}",
                 f"block maxima are taken over the elements {way}, {words}",
                 partial(_inside, by),
                 alone=True,
-                tails=partial(slid, by),
-                whole=True,
-            )
-        if by < 0:
-            name, words = WHOLE
-            yield known(
-                Slot.BLOCK,
-                f"block-window-{by:+d}-{name}",
-                f"block maxima are taken over the elements {way}, {words}",
-                partial(_inside, by),
-                alone=True,
-                tails=of(partial(_filled, by)),
+                tails=tails,
                 whole=True,
             )
 

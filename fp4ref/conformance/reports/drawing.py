@@ -17,6 +17,6 @@ def of_drawing(report: StochasticReport) -> View:
         (*report.mistakes, *report.lines),
         (report.subject,),
         tests=tuple(tests),
-        errors=tuple(report.internal),
+        errors=tuple(report.errors),
         coverage=report.coverage,
     )

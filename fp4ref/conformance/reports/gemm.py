@@ -16,11 +16,14 @@ def of_gemm(report: ProductReport) -> View:
     """Families, rules, findings and first wrong results of a GEMM. Rules: CNF-2, GEM-13."""
     families = report.families()
     wrong = report.mismatches(SHOWN)
+    told: dict[str, list[str]] = {}
+    for judgement, line in zip(report.failed, wrong, strict=False):  # of the first ones only
+        told.setdefault(judgement.case.family, []).append(line)
     kinds = Counter(finding.kind for _, finding in report.findings)
-    found = {finding.kind: (case, finding) for case, finding in reversed(report.findings)}
+    found = {finding.kind: (case.id, finding) for case, finding in reversed(report.findings)}
     first = {kind: (case, finding.text) for kind, (case, finding) in found.items()}
     tests = [
-        ReportLine("families", name, "\n".join(line for line in wrong if line.startswith(f"{name}/")) or _missed(cell))
+        ReportLine("families", name, "\n".join(told.get(name, [])) or _missed(cell))
         if cell.passed < cell.total
         else ReportLine("families", name)
         for name, cell in families.items()

@@ -72,7 +72,7 @@ def attempt(function: Callable[..., Any], declared: Declaration, trial: HugeTria
 
 
 def _told(finding: Finding) -> dict[str, Any]:
-    return {"finding": [finding.kind.value, finding.text, finding.trace]}
+    return {"finding": finding.parts}
 
 
 def _gib(size: int) -> str:
@@ -81,7 +81,7 @@ def _gib(size: int) -> str:
 
 def _free(library: Arrays) -> int:
     """Return the bytes of memory that are free where arrays are."""
-    if library.device.startswith("cuda"):
+    if library.on_cuda:
         import torch
 
         torch.cuda.empty_cache()

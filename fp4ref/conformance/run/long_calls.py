@@ -44,13 +44,13 @@ def caller(
         process = stack.enter_context(contextlib.closing(KernelProcess(target, changes, subject.library, limit)))
     except BackendError as error:  # it could be loaded before
         said = str(error)
-        return lambda trial, more: {"finding": [FindingKind.CRASHED.value, said, ""]}
+        return lambda trial, more: {"finding": Finding(FindingKind.CRASHED, said).parts}
 
     def call(trial: Trial, more: float) -> dict[str, Any]:
         found = process.answer(trial.message(), options.timeout + options.allowance + more, options.left)
         if not isinstance(found, Finding):
             return found
         ended = found.kind is FindingKind.HUNG and options.left <= 0
-        return late if ended else {"finding": [found.kind.value, found.text, found.trace]}
+        return late if ended else {"finding": found.parts}
 
     return call

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.subjects.guards import numpy_dtype
-from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
+from fp4ref.conformance.subjects.outcomes import Finding, Outcome
 from fp4ref.conformance.subjects.subject import Job, Output
 from fp4ref.quantized import DirectionData
 
@@ -87,11 +87,11 @@ def jobs_of(message: Message) -> list[Job]:
 
 def of_outcomes(outcomes: Sequence[Outcome]) -> Message:
     """Return the message that contains the outcomes of calls."""
-    findings: list[list[str] | None] = []
+    findings: list[list[Any] | None] = []
     arrays: Arrays = {}
     for number, outcome in enumerate(outcomes):
         found = outcome.finding
-        findings.append(None if found is None else [found.kind.value, found.text, found.trace])
+        findings.append(None if found is None else found.parts)
         parts = {} if outcome.data is None else outcome.data._asdict()
         parts |= {} if outcome.values is None else {"values": outcome.values}
         arrays |= {f"{number} {name}": part for name, part in parts.items() if part is not None}
@@ -102,7 +102,7 @@ def outcomes_of(message: Message) -> list[Outcome]:
     """Return the outcomes that a message tells."""
     found = []
     for number, said in enumerate(message[0]["findings"]):
-        finding = None if said is None else Finding(FindingKind(said[0]), *said[1:])
+        finding = None if said is None else Finding.told(said)
         results = _of(number, message[1])
         if "data" in results:
             data = DirectionData(results["data"], results["scales"], results.get("amax"))

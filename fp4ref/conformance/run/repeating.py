@@ -100,7 +100,7 @@ def _again(calls: Calls, tries: Sequence[_Try], declared: Declaration, options: 
                     options.tell(f"again {text}, {number} of {options.repeat}: case {index} of {len(order)}")
                     found = calls.outcome(each.made, remember=True)
                     (each.same if order is tries else each.other).append(found)
-        if declared.device.startswith("cuda"):
+        if declared.on_cuda:
             _together(calls, tries, options)
     return [_with_finding(each, declared, calls.separate) for each in tries]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from fp4ref.conformance.families import FAMILIES, Case, seed_of
+from fp4ref.conformance.families import FAMILIES, Case, family_of, seed_of
 from fp4ref.conformance.subjects.subject import Declaration, cases_of
 from fp4ref.spec import Spec
 
@@ -27,7 +27,7 @@ def in_order(
     Rules: CNF-21, CNF-64, CNF-107.
     """
     allowed, start = reach.get("families"), reach.pop("seed", 0)
-    wanted = [name for name in first if allowed is None or name.partition("/")[0] in allowed]
+    wanted = [name for name in first if allowed is None or family_of(name) in allowed]
     tried = set()
     for name in wanted:
         found = named(declared, spec, name, **reach)
@@ -47,7 +47,7 @@ def named(declared: Declaration, spec: Spec, name: str, **reach: Any) -> Case | 
 
     Rules: CNF-103, CNF-106.
     """
-    family = name.partition("/")[0]
+    family = family_of(name)
     if family not in FAMILIES:
         return None
     own = reach | {"families": [family], "seed": seed_of(name)}

@@ -40,7 +40,7 @@ def attempt(function: Callable[..., Any], declared: Declaration, sweep: Sweep) -
 
 
 def _told(finding: Finding) -> dict[str, Any]:
-    return {"finding": [finding.kind.value, finding.text, finding.trace]}
+    return {"finding": finding.parts}
 
 
 class _SweepCall:

@@ -36,10 +36,12 @@ from fp4ref.layout import layout
 from fp4ref.model import dequantize as model_dequantize
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.registry import Call
+from fp4ref.rules import is_of
 
 POISON = 0x7F  # NaN as an E4M3 scale: what padding holds when bytes are dequantized
 THREADED = 1 << 20  # elements of the trials that a backend may divide among threads, as its users' tensors are
 GOLDEN = GoldenSubject().name
+BEFORE_ELEMENTS = {"LAY", "GLB", "MXS", "E8M0", "BLK-3"}  # rules and prefixes that no code of an element breaks
 
 
 def run(
@@ -127,7 +129,7 @@ def _chosen(backends: list[str] | None, report: SelfCheckReport) -> list[str]:
 
 def blamed(rules: Sequence[str], found: Sequence[Mismatch]) -> tuple[str, ...]:
     """Return the rules of a test that are about the parts that differ; empty if any rule may be."""
-    elements = tuple(rule for rule in rules if not rule.startswith(("LAY-", "GLB-", "MXS-", "E8M0-", "BLK-3")))
+    elements = tuple(rule for rule in rules if not is_of(rule, BEFORE_ELEMENTS))
     about = {
         "amax": ("GLB-1", "GLB-5", "HAD-4", "NUM-1", "BLK-2"),
         "padding": ("LAY-5",),

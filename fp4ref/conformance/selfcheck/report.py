@@ -11,6 +11,7 @@ from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.judge.coverage import Coverage, Extent, untried
 from fp4ref.conformance.vectors.text import Mismatch
 from fp4ref.conformance.verdict.dump_report import Cell
+from fp4ref.rules import known
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -92,6 +93,11 @@ class SelfCheckReport:
             if self.failed[subject] <= KEPT:
                 self.failures.append(Failure(subject, test, tuple(blamed or rules), len(found), found[0]))
 
+    @property
+    def _rules(self) -> list[str]:
+        """The rules of the tests in the order of the standard, then those that only somebody's vectors name."""
+        return [*(rule for rule in known() if rule in self.cells), *sorted(self.cells.keys() - known().keys())]
+
     def render(self, console: Console) -> None:
         """Print the verdict, the first failures, the matrix, and what did not run."""
         from rich.table import Table
@@ -102,7 +108,7 @@ class SelfCheckReport:
         for failure in self.failures:
             console.print(str(failure), markup=False)
         table = Table("rule", *self.subjects, box=None, pad_edge=False)
-        for rule in sorted(self.cells, key=_order):
+        for rule in self._rules:
             table.add_row(rule, *(_shown(self.cells[rule].get(name)) for name in self.subjects))
         console.print(table)
         for name, reasons in self.unsupported.items():
@@ -122,36 +128,11 @@ class SelfCheckReport:
                 name: {"passed": self.tests[name] - self.failed[name], "total": self.tests[name]}
                 for name in self.subjects
             },
-            "rules": {
-                rule: {name: asdict(cell) for name, cell in self.cells[rule].items()}
-                for rule in sorted(self.cells, key=_order)
-            },
+            "rules": {rule: {name: asdict(cell) for name, cell in self.cells[rule].items()} for rule in self._rules},
             "failures": [asdict(failure) for failure in self.failures],
             "unsupported": {name: dict(reasons) for name, reasons in self.unsupported.items()},
             "unavailable": self.unavailable,
         }
-
-
-def _order(rule: str) -> tuple[int, str, int]:
-    prefix, _, number = rule.rpartition("-")
-    chapters = (
-        "NUM",
-        "E2M1",
-        "E4M3",
-        "E5M2",
-        "E8M0",
-        "MXS",
-        "PACK",
-        "BLK",
-        "GLB",
-        "HAD",
-        "LAY",
-        "SR",
-        "FOS",
-        "DEQ",
-        "GEM",
-    )
-    return chapters.index(prefix) if prefix in chapters else len(chapters), prefix, int(number)
 
 
 def _shown(cell: Cell | None) -> str:

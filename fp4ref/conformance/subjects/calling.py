@@ -20,6 +20,7 @@ from fp4ref.conformance.subjects.failures import Theirs, Wrong, internal, of_ker
 from fp4ref.conformance.subjects.guards import UNWRITTEN, UNWRITTEN_AGAIN, Arrays, Guarded, counted, host, host_bytes
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
 from fp4ref.conformance.subjects.subject import Declaration, Job, Output
+from fp4ref.kernels import device_type
 from fp4ref.layout import layout
 from fp4ref.packings import CANONICAL
 from fp4ref.quantized import DirectionData
@@ -45,14 +46,6 @@ class _PreparedCall:
     def out(self) -> tuple[Any, ...]:
         """The buffers that the kernel fills, in order."""
         return tuple(buffer.array for buffer in self.buffers.values())
-
-
-def call(function: Callable[..., Any], declared: Declaration, job: Job) -> Outcome:
-    """Call a kernel twice; nothing that it raises gets out, and a difference between the two calls is a finding.
-
-    Rules: CNF-9, CNF-85.
-    """
-    return Caller(function, declared).call(job)
 
 
 class Caller:
@@ -229,7 +222,7 @@ def present(name: str, result: Any, output: Output, declared: Declaration) -> bo
     if not hasattr(result, "shape") or not hasattr(result, "dtype"):
         raise Wrong(FindingKind.DTYPE, f"{name} is a {type(result).__name__}, need an array")
     device = arrays.device_of(result)
-    if device != declared.device.partition(":")[0]:
+    if device != device_type(declared.device):
         raise Wrong(FindingKind.DEVICE, f"{name} lies on {device}, need {declared.device}")
     return True
 

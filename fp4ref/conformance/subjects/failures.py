@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
+from fp4ref.conformance.subjects.outcomes import ErrorParts, Finding, FindingKind
 
 OURS = tuple(str(Path(__file__).with_name(name)) for name in ("calling.py", "device_streams.py", "failures.py"))
 TRACE = 8000  # characters of a traceback that are kept
@@ -44,20 +44,22 @@ def of_kernel() -> Iterator[None]:
 
 def internal(error: Exception) -> Finding:
     """Return the finding that a check of this program failed; an error of a device is the kernel's."""
-    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-    if "CUDA" in str(error) or type(error).__name__ == "AcceleratorError":
-        return Finding(FindingKind.CUDA, text[:300])
+    kind, message = type(error).__name__, " ".join(str(error).split())
+    text = (f"{kind}: {message}" if message else kind)[:300]
+    if _of_device(error):
+        return Finding(FindingKind.CUDA, text)
     frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(frame.filename).name}:{frame.lineno}"
     trace = "".join(traceback.format_exception(error)).rstrip()[-TRACE:]
-    return Finding(FindingKind.INTERNAL, f"{text[:300]} ({Path(frame.filename).name}:{frame.lineno})", trace)
+    return Finding(FindingKind.INTERNAL, f"{text} ({place})", trace, ErrorParts(kind, message[:300], place))
 
 
 def raised(error: BaseException, function: Any) -> Finding:
     """Return the finding about a kernel that raised: the error's first line, file and line, traceback."""
     lines = str(error).strip().splitlines() or [""]
-    text = f"{type(error).__name__}: {lines[0]}".removesuffix(": ")[:300]
-    cuda = "CUDA" in str(error) or type(error).__name__ == "AcceleratorError"
-    kind = FindingKind.CUDA if cuda else FindingKind.RAISED
+    name = type(error).__name__
+    text = (f"{name}: {lines[0]}" if lines[0] else name)[:300]
+    kind = FindingKind.CUDA if _of_device(error) else FindingKind.RAISED
     inside = error.__traceback__
     while inside is not None and inside.tb_frame.f_code.co_filename in OURS:
         inside = inside.tb_next
@@ -67,6 +69,11 @@ def raised(error: BaseException, function: Any) -> Finding:
     own = ([frame for frame in frames if frame.filename == file] or frames)[-1]
     trace = "".join(traceback.TracebackException(type(error), error, inside).format()).rstrip()[-TRACE:]
     return Finding(kind, f"{text} ({Path(own.filename).name}:{own.lineno} in {own.name})", trace)
+
+
+def _of_device(error: BaseException) -> bool:
+    """Return True for an error that a CUDA device reported, which torch, CuPy and the driver tell by these words."""
+    return "CUDA" in str(error) or type(error).__name__ == "AcceleratorError"
 
 
 def _file_of(function: Any) -> str | None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.arrays import to_numpy
+from fp4ref.kernels import device_type
 
 GUARD = 4096  # bytes before and after: eight tiles of scales
 FENCE = 0xFF  # NaN in float32, bfloat16, float16 and E4M3, E5M2, E8M0
@@ -29,6 +30,11 @@ class Arrays:
 
     library: str
     device: str = "cpu"
+
+    @property
+    def on_cuda(self) -> bool:
+        """True if they are on a CUDA device."""
+        return device_type(self.device) == "cuda"
 
     def bytes(self, count: int, value: int) -> Any:
         """Return a new array of bytes, all the same."""
@@ -62,7 +68,7 @@ class Arrays:
 
     def finish(self) -> None:
         """Wait for the device, so that an error of it belongs to this call."""
-        if self.device.startswith("cuda"):
+        if self.on_cuda:
             import torch
 
             torch.cuda.synchronize(self.device)

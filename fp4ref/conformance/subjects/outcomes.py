@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -34,13 +35,36 @@ class FindingKind(StrEnum):
     NOT_TRIED = "not-tried"  # after the time of the whole run; nothing is wrong with the kernel
 
 
+class ErrorParts(NamedTuple):
+    """The parts of an exception inside this program. place: the file and line."""
+
+    type: str
+    message: str
+    place: str
+
+
 @dataclass(frozen=True)
 class Finding:
-    """A fault in a line. trace: the last output of a kernel that raised or crashed, in lines."""
+    """A fault in a line.
+
+    trace: the last output of a kernel that raised or crashed, in lines. error: of this program.
+    """
 
     kind: FindingKind
     text: str
     trace: str = ""
+    error: ErrorParts | None = None
+
+    @classmethod
+    def told(cls, parts: Sequence[Any]) -> Finding:
+        """Return the finding of a list that another process sent."""
+        kind, text, trace, error = parts
+        return cls(FindingKind(kind), text, trace, error and ErrorParts(*error))
+
+    @property
+    def parts(self) -> list[Any]:
+        """The finding as a list of JSON data, for another process."""
+        return [self.kind.value, self.text, self.trace, self.error]
 
     def to_json(self) -> dict[str, str]:
         """Return the texts as JSON data."""

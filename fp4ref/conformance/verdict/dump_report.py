@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -15,7 +15,7 @@ from fp4ref.conformance.judge.comparison import ROWS_WITH_SPARE, Comparison, Dif
 from fp4ref.conformance.judge.coverage import Coverage, Extent
 from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.judge.isolation import InternalError, unexplained
-from fp4ref.conformance.judge.unchecked import INTERNAL_STATUS
+from fp4ref.conformance.judge.unchecked import INTERNAL_STATUS, Unchecked
 from fp4ref.quantized import matrix_shape
 from fp4ref.spec import Granularity, Spec
 
@@ -47,6 +47,36 @@ class Verdict(StrEnum):
     def status(self) -> int:
         """The exit status of a command."""
         return {Verdict.CONFORMS: 0, Verdict.INCOMPLETE: 2, Verdict.UNCHECKED: INTERNAL_STATUS}.get(self, 1)
+
+
+class KernelVerdict:
+    """The properties that reports on kernels share; a report has the fields, and a verdict of its own.
+
+    lost: exceptions inside the diagnosis, which cost nothing but the diagnosis.
+    """
+
+    unchecked: Unchecked
+    lost: Sequence[InternalError]
+
+    @property
+    def kind(self) -> Verdict:
+        """The verdict."""
+        raise NotImplementedError
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is wrong, and all was tried that was required."""
+        return self.kind is Verdict.CONFORMS
+
+    @property
+    def errors(self) -> list[InternalError]:
+        """Exceptions inside this program: in checks of results, then in the diagnosis. Rules: CNF-10."""
+        return [*self.unchecked.errors, *self.lost]
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command. Rules: CNF-2, CNF-68."""
+        return self.unchecked.status(self.kind.status)
 
 
 @dataclass(frozen=True)

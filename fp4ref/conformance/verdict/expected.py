@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fp4ref.catalogue import resolve
-from fp4ref.conformance.families import FAMILIES
+from fp4ref.conformance.families import FAMILIES, family_of
 from fp4ref.errors import FileError
 
 
@@ -21,9 +21,14 @@ class ExpectedFailure(NamedTuple):
     reason: str
     place: str
 
+    @property
+    def family(self) -> str:
+        """The family of the case, or of the cases."""
+        return family_of(self.case)
+
     def matches(self, case: str) -> bool:
-        """Return True if it speaks of a case."""
-        return case.startswith(self.case.removesuffix("*")) if self.case.endswith("/*") else case == self.case
+        """Return True if it is about a case, or about all cases of its family."""
+        return family_of(case) == self.family if self.case == f"{self.family}/*" else case == self.case
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ def read_expected_failures(path: str | os.PathLike[str]) -> ExpectedFailures:
         if len(parts) < 4:
             raise FileError(place, f"{len(parts)} words", "KERNEL SPEC CASE REASON", "CNF-7")
         line = ExpectedFailure(parts[0], resolve(parts[1]).name, parts[2], parts[3], place)
-        if line.case.partition("/")[0] not in FAMILIES or "/" not in line.case:
+        if line.family not in FAMILIES or line.family == line.case:
             raise FileError(place, f"unknown case {line.case!r}", "the name of a case, or FAMILY/*", "CNF-7")
         if lines.setdefault(line[:3], line) is not line:
             raise FileError(place, f"{line.case} again", f"it once, as in {lines[line[:3]].place}", "CNF-7")

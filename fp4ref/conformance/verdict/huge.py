@@ -209,7 +209,7 @@ def check(
 def _completed(case: HugeCase, record: dict[str, Any], planned: HugePlan, sizes: tuple[Size, ...]) -> HugeCase:
     """Return a case with the outcome of its call."""
     said = record.get("finding")
-    finding = None if said is None else Finding(FindingKind(said[0]), *said[1:])
+    finding = None if said is None else Finding.told(said)
     results = {name: _placed(name, found, case, planned, sizes) for name, found in record.get("results", {}).items()}
     return HugeCase(case.size, case.dtype, case.rows, case.columns, record.get("skipped", ""), finding, results)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,13 +11,14 @@ from fp4ref.conformance.diagnosis.declared_packing import diagnose_packed
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, verdict
 from fp4ref.conformance.diagnosis.operations import diagnose_operation
 from fp4ref.conformance.families import FAMILIES
-from fp4ref.conformance.judge.cases import ONLY_ZEROS, Judgement
+from fp4ref.conformance.families.shapes import EMPTY
+from fp4ref.conformance.judge.cases import ONLY_ZEROS
 from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.judge.isolation import InternalError, unexplained
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.run.ending import words
 from fp4ref.conformance.subjects.outcomes import FindingKind
-from fp4ref.conformance.verdict.dump_report import Result, Verdict, incomplete, result_json, untried_text
+from fp4ref.conformance.verdict.dump_report import KernelVerdict, Result, Verdict, incomplete, result_json, untried_text
 from fp4ref.conformance.verdict.tally import Tally
 from fp4ref.conformance.verdict.telling import told
 
@@ -26,11 +26,8 @@ STATE = {FindingKind.UNSTABLE, FindingKind.DEPENDS}  # findings on bytes that no
 
 
 @dataclass
-class KernelReport(Tally):
-    """The findings about one kernel under one specification.
-
-    lost: exceptions inside the diagnosis, which cost nothing but the diagnosis.
-    """
+class KernelReport(KernelVerdict, Tally):
+    """The findings about one kernel under one specification."""
 
     diagnosis: Diagnosis | None = None
     lost: list[InternalError] = field(default_factory=list)
@@ -54,16 +51,6 @@ class KernelReport(Tally):
         return diagnose_operation(self.declaration, self.results_of, seconds) if self.results_of else None
 
     @property
-    def errors(self) -> list[InternalError]:
-        """Exceptions inside this program: in checks of results, then in the diagnosis. Rules: CNF-10."""
-        return [*self.unchecked.errors, *self.lost]
-
-    @property
-    def status(self) -> int:
-        """The exit status of a command. Rules: CNF-2, CNF-68."""
-        return self.unchecked.status(self.kind.status)
-
-    @property
     def cases(self) -> int:
         """The number of cases."""
         return sum(cell.total for cell in self.families.values())
@@ -80,11 +67,6 @@ class KernelReport(Tally):
         if not self.unexcused and self.judged:
             return Verdict.EXCEPT
         return Verdict.PROFILE if self.diagnosis is not None and self.diagnosis.profiles else Verdict.WRONG
-
-    @property
-    def ok(self) -> bool:
-        """True if nothing is wrong."""
-        return self.kind is Verdict.CONFORMS
 
     @property
     def headline(self) -> str:
@@ -158,10 +140,7 @@ class KernelReport(Tally):
     @property
     def _only_empty(self) -> bool:
         """True if every finding is about a tensor without an element."""
-        failed = {name: cell.total - cell.passed for name, cell in self.families.items()}
-        return self.findings.total() == failed.get("empty", 0) and all(
-            case.startswith("empty/") for case, _ in self.first.values()
-        )
+        return {*self.found_in} <= {EMPTY}
 
     def _failed(self) -> str:
         wrong = sum(cell.total - cell.passed for cell in self.families.values())
@@ -210,11 +189,3 @@ class KernelReport(Tally):
             ],
             "internal_errors": [error.to_json() for error in self.errors],
         }
-
-
-def collected(report: KernelReport, judgements: Iterable[Judgement], seconds: float | None = None) -> KernelReport:
-    """Return the report with all judgements added and explained. seconds: those of `KernelReport.explain`."""
-    for judgement in judgements:
-        report.add(judgement)
-    report.explain(seconds)
-    return report

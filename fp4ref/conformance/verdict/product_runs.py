@@ -101,7 +101,7 @@ def _run(
     declared, chosen = subject.declaration, []
     seeds = sorted({report.seed, *map(seed_of, first)})
     for made in (case for seed in seeds for case in cases(report.spec, report.asked, seed)):
-        if seed_of(made.id) != report.seed and made.id not in first:
+        if made.seed != report.seed and made.id not in first:
             continue
         case = padded(made, multiples(made.a.spec, declared))
         reason = reasons(case, declared)
@@ -119,14 +119,14 @@ def _run(
         if outcome.finding is not None and outcome.finding.kind is FindingKind.NOT_TRIED:
             report.untried += 1
         elif outcome.finding is not None and outcome.finding.kind is FindingKind.INTERNAL:
-            report.unchecked.add(case.id, outcome.finding)
+            report.unchecked.add(case.id, case.family, outcome.finding)
         elif outcome.finding is not None:
-            report.findings.append((case.id, outcome.finding))
+            report.findings.append((case, outcome.finding))
         if outcome.values is not None:
             try:
                 report.judgements.append(judge(case, outcome.values, declared.to))
             except Exception as error:  # noqa: BLE001 - costs this case only
-                report.unchecked.add(case.id, internal(error))
+                report.unchecked.add(case.id, case.family, internal(error))
 
 
 def _explain(report: ProductReport, seconds: float, options: RunOptions) -> None:

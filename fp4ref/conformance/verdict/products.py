@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.diagnosis.explanations import Diagnosis
+from fp4ref.conformance.families.products.case import GemmCase
 from fp4ref.conformance.families.products.cases import FAMILIES
 from fp4ref.conformance.judge.cases import ONLY_ZEROS
 from fp4ref.conformance.judge.coverage import BROKE, NOT_ASKED, ONCE, UNCHECKED, Coverage, Extent, untried
@@ -19,22 +20,14 @@ from fp4ref.conformance.judge.unchecked import Unchecked
 from fp4ref.conformance.run.ending import Ending, words
 from fp4ref.conformance.subjects.outcomes import Finding
 from fp4ref.conformance.subjects.subject import Declaration
-from fp4ref.conformance.verdict.dump_report import Cell, Verdict, incomplete, untried_text
+from fp4ref.conformance.verdict.dump_report import Cell, KernelVerdict, Verdict, incomplete, untried_text
 from fp4ref.formats import F, ignoring_float_warnings
 from fp4ref.operands import AlphaRule
 from fp4ref.spec import Spec
 
-CAUSES = (  # families that alone fail, and the rule that they are about
-    ({"random"}, "sums leave the bound of float32 additions (GEM-14), though aimed ones are exact"),
-    ({"special", "special-tails"}, "NaN or infinities are not handled as GEM-3 says"),
-    ({"second-zero"}, "the second zero of a scale, or its bit without a meaning, is read as a number (UE4M3-1)"),
-    ({"bias", "accumulate", "bias-accumulate"}, "the bias, or C, is not added as GEM-8 says"),
-    ({"alpha"}, "the amaxes are applied in another order than GEM-5 and GEM-7 say"),
-)
-
 
 @dataclass
-class ProductReport:
+class ProductReport(KernelVerdict):
     """The findings about one GEMM under one specification.
 
     judgements: of every case that has a result, by the pick of GEM-6 that suits the kernel better. findings: what went
@@ -50,7 +43,7 @@ class ProductReport:
     declaration: Declaration
     rule: AlphaRule = AlphaRule.RECIPROCAL
     judgements: list[ProductJudgement] = field(default_factory=list)
-    findings: list[tuple[str, Finding]] = field(default_factory=list)
+    findings: list[tuple[GemmCase, Finding]] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     untried: int = 0
     diagnosis: Diagnosis | None = None
@@ -73,22 +66,7 @@ class ProductReport:
     @property
     def failing(self) -> list[str]:
         """IDs of the cases with a finding, then of those with a wrong result."""
-        return [case for case, _ in self.findings] + [judgement.case.id for judgement in self.failed]
-
-    @property
-    def ok(self) -> bool:
-        """Return True if nothing is wrong, and all was tried that was required."""
-        return self.kind is Verdict.CONFORMS
-
-    @property
-    def errors(self) -> list[InternalError]:
-        """Exceptions inside this program: in checks of results, then in the diagnosis. Rules: CNF-10."""
-        return [*self.unchecked.errors, *self.lost]
-
-    @property
-    def status(self) -> int:
-        """The exit status of a command. Rules: CNF-2, CNF-68."""
-        return self.unchecked.status(self.kind.status)
+        return [case.id for case, _ in self.findings] + [judgement.case.id for judgement in self.failed]
 
     @property
     def kind(self) -> Verdict:
@@ -129,9 +107,9 @@ class ProductReport:
         """Return why no case of a family was compared; None if it has none for the specification."""
         if self.asked is not None and family not in self.asked:
             return NOT_ASKED
-        if any(case.startswith(f"{family}-") for case, _ in self.findings):
+        if any(case.family == family for case, _ in self.findings):
             return BROKE
-        if any(case.startswith(f"{family}-") for case in self.unchecked.cases):
+        if family in self.unchecked.families:
             return UNCHECKED
         return self.excluded.get(family)
 
@@ -163,7 +141,7 @@ class ProductReport:
             return incomplete(f"no bit differs in {count} cases", self.missing)
         if self.findings:
             case, finding = self.findings[0]
-            return f"wrong: {finding.kind} in {len(self.findings)} cases, first {case}: {finding.text}"
+            return f"wrong: {finding.kind} in {len(self.findings)} cases, first {case.id}: {finding.text}"
         if not count:
             return "wrong: no case applies"
         texts = (ONLY_ZEROS,) if self.only_zeros else self.causes
@@ -187,8 +165,8 @@ class ProductReport:
         if undiagnosed := unexplained(self.errors):
             return undiagnosed
         failed = {judgement.case.family for judgement in self.failed}
-        said = next((cause for families, cause in CAUSES if failed <= families), "")
-        if said:
+        alone = {FAMILIES[name].alone for name in failed}
+        if len(alone) == 1 and (said := alone.pop()):
             return said
         place = "" if self.diagnosis is None else self.diagnosis.place
         return f"not explained{place and f', {place}'}"
@@ -233,7 +211,9 @@ class ProductReport:
                 name: {**vars(cell), "reason": FAMILIES[name].reason} for name, cell in self.families().items()
             },
             "rules": {name: vars(cell) for name, cell in sorted(self.rules().items())},
-            "findings": [{"case": case, "kind": found.kind.value} | found.to_json() for case, found in self.findings],
+            "findings": [
+                {"case": case.id, "kind": found.kind.value} | found.to_json() for case, found in self.findings
+            ],
             "skipped": dict(self.skipped),
             "not_tried": self.untried,
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),

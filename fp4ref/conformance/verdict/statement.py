@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import fp4ref
-from fp4ref.conformance.families.products.cases import FAMILIES as PRODUCTS
 from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, counts
 from fp4ref.conformance.verdict.kernel_report import KernelReport
@@ -88,13 +87,13 @@ def of_kernel(report: KernelReport, subject: NamedSubject, known: Mapping[str, s
 
 def of_product(report: ProductReport, subject: NamedSubject, known: Mapping[str, str]) -> dict[str, Any]:
     """Return the trial and the findings of a GEMM, for a statement. Rules: CNF-17."""
-    families, broken = report.families(), [case for case, _ in report.findings]
+    families, broken = report.families(), [case.id for case, _ in report.findings]
     judged = {judgement.case.id for judgement in report.judgements}
-    for case in (case for case in broken if case not in judged):
-        families.setdefault(next(name for name in PRODUCTS if case.startswith(f"{name}-")), Cell()).total += 1
+    for case in (case for case, _ in report.findings if case.id not in judged):
+        families.setdefault(case.family, Cell()).total += 1
     kinds: dict[str, list[str]] = {}
     for case, finding in report.findings:
-        kinds.setdefault(finding.kind.value, []).append(case)
+        kinds.setdefault(finding.kind.value, []).append(case.id)
     failing = dict.fromkeys([*broken, *(judgement.case.id for judgement in report.failed)])
     return {
         **common(subject, report.ok, report.coverage.to_json(), [*failing], known),

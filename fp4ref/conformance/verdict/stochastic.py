@@ -33,7 +33,7 @@ from fp4ref.conformance.judge.stochastic import (
 )
 from fp4ref.conformance.judge.unchecked import Unchecked
 from fp4ref.conformance.run.ending import Ending, words
-from fp4ref.conformance.verdict.dump_report import Verdict, incomplete
+from fp4ref.conformance.verdict.dump_report import KernelVerdict, Verdict, incomplete
 from fp4ref.conformance.verdict.stochastic_causes import biased, constant, constant_in_some, known_mistakes
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.formats import E2M1, Codes, F, grid
@@ -65,11 +65,11 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True)
-class StochasticReport:
+class StochasticReport(KernelVerdict):
     """The findings.
 
     level: the sharpest one that the kernel reached, or on which it failed. map: what makes every byte. wrong: what no
-    bits explain, in lines. tests: of the bracket level. mistakes: known ones that explain what failed. errors: parts of
+    bits explain, in lines. tests: of the bracket level. mistakes: known ones that explain what failed. lost: parts of
     the judge that failed. subject: the name of the kernel. coverage: the basis of the verdict. required: families that
     must be tried, or "all". seed: of the first aimed inputs; seeds: how many sets of these were tried. cut: the signal
     that ended the run. unchecked: calls, or all of them together, whose check failed.
@@ -81,7 +81,7 @@ class StochasticReport:
     wrong: tuple[str, ...] = ()
     tests: tuple[ChanceCount, ...] = ()
     mistakes: tuple[str, ...] = ()
-    errors: tuple[InternalError, ...] = ()
+    lost: tuple[InternalError, ...] = ()
     subject: str = ""
     coverage: Coverage = NOTHING
     required: tuple[str, ...] = ()
@@ -89,11 +89,6 @@ class StochasticReport:
     seeds: int = 1
     cut: Ending | None = None
     unchecked: Unchecked = field(default_factory=Unchecked)
-
-    @property
-    def ok(self) -> bool:
-        """Return True if nothing is wrong, and all was tried that was required."""
-        return self.kind is Verdict.CONFORMS
 
     @property
     def kind(self) -> Verdict:
@@ -105,16 +100,6 @@ class StochasticReport:
         return Verdict.INCOMPLETE if self.missing else Verdict.CONFORMS
 
     @property
-    def status(self) -> int:
-        """The exit status of a command. Rules: CNF-2, CNF-68."""
-        return self.unchecked.status(self.kind.status)
-
-    @property
-    def internal(self) -> list[InternalError]:
-        """Exceptions inside this program: in checks of results, then in the diagnosis. Rules: CNF-10."""
-        return [*self.unchecked.errors, *self.errors]
-
-    @property
     def missing(self) -> dict[str, str]:
         """Required families of which no case was compared, with the reasons. Rules: CNF-23."""
         return self.coverage.missing(self.required) if self.required else {}
@@ -123,7 +108,7 @@ class StochasticReport:
     def lines(self) -> list[str]:
         """The failures, a line each."""
         failed = [test for test in self.tests if not test.passed]
-        return [*map(str, self.internal), *self.wrong, *map(str, failed)]
+        return [*map(str, self.errors), *self.wrong, *map(str, failed)]
 
     @property
     def headline(self) -> str:
@@ -174,7 +159,7 @@ class StochasticReport:
             "seed": self.seed,
             "seeds": self.seeds,
             "tests": [{**test._asdict(), "passed": test.passed} for test in self.tests],
-            "internal_errors": [error.to_json() for error in self.internal],
+            "internal_errors": [error.to_json() for error in self.errors],
         }
 
 

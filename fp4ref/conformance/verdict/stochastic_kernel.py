@@ -166,7 +166,7 @@ def _judged(
     try:
         judged = judge_stochastic(spec, trials, seeds, again=again_same, false_alarm=false_alarm)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with the judge, the report is written
-        unchecked.add(ALL_CALLS, internal(error))
+        unchecked.add(ALL_CALLS, FAMILY, internal(error))
         judged = StochasticReport(spec, Level.BRACKET)
     return replace(judged, cut=cut, unchecked=unchecked)
 
@@ -177,7 +177,7 @@ def _told(item: Run, unchecked: Unchecked, *, seeded: bool) -> list[str]:
     if finding is None or (finding.kind is FindingKind.UNSTABLE and not seeded):
         return []
     if finding.kind is FindingKind.INTERNAL:
-        unchecked.add(f"{item.case.id}/{item.case.direction}", finding)
+        unchecked.add(f"{item.case.id}/{item.case.direction}", item.case.family, finding)
         return []
     return [f"{finding.kind} in {item.case.id}: {finding.text}"]
 
@@ -202,7 +202,7 @@ def _cases(spec: Spec, declared: Declaration, seed: int) -> Iterator[Case]:
     dtype = next(name for name in ("bfloat16", "float16", "float32") if name in declared.dtypes)
     for number, x in enumerate(aimed_inputs(dtype, seed)):
         bits = np.zeros(x.shape, np.uint8)  # for the golden bytes, of which only amax and scales are used
-        yield Case(named(f"{FAMILY}/{number}", seed), FAMILY, REASON, ("SR-11",), x, spec, "row", None, bits)
+        yield Case(named(f"{FAMILY}/{number}", seed), FAMILY, REASON, ("SR-11",), x, spec, "row", None, bits, seed=seed)
 
 
 def _in(case: Case, declared: Declaration) -> Case:

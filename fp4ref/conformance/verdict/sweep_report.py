@@ -11,7 +11,7 @@ from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.judge.coverage import Coverage, Extent, not_judged
 from fp4ref.conformance.run.ending import Ending
 from fp4ref.conformance.run.sweep_trial import Sweep
-from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
+from fp4ref.conformance.subjects.outcomes import Finding
 from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.conformance.verdict.dump_report import Verdict
 from fp4ref.conformance.verdict.statement import NamedSubject, common, declaration_of, specs_of
@@ -55,7 +55,7 @@ class SweepReport:
             return
         self.calls += 1
         if (said := record.get("finding")) is not None:
-            self.finding = Finding(FindingKind(said[0]), *said[1:])
+            self.finding = Finding.told(said)
             return
         self.patterns += sweep.patterns
         self.matrix = max(self.matrix, (record["rows"], record["columns"]))

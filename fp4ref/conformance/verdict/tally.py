@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fp4ref.conformance.families import FAMILIES, Case, Reach, seed_of
+from fp4ref.conformance.families import FAMILIES, Case, Reach
 from fp4ref.conformance.families.absence import absence
 from fp4ref.conformance.judge import coverage
 from fp4ref.conformance.judge.cases import Judgement, Zeros
@@ -47,13 +47,14 @@ class Tally:
     """The cases that a kernel was run on, counted: what passed, what differed, what was found, what was not tried.
 
     families, rules: tests passed and made. findings: what went wrong other than bytes, counted, with the first of each
-    kind. skipped: cases that do not apply, by reason. untried: at least as many were left when the time of the
-    run was over. failing: the names of all cases with anything wrong. failures: the first such judgements. evidence:
-    cases and outputs, low nibble first, scales in the declared layout; results_of: of an operation other than quantize.
-    settings: which cases were to be run; stopped: why the run ended early. extent: of the cases that were compared.
-    kept: bytes of input whose outputs are evidence, of cases that are right, and that are large. zeros: of these.
-    tried: compared cases by family; excluded: why cases of a family did not apply. returned_amax: an amax was returned.
-    cut: the signal that ended the run. last_seed: the largest seed of a case. unchecked: cases whose check failed.
+    kind; found_in: families of these cases. skipped: cases that do not apply, by reason. untried: at least as many were
+    left when the time of the run was over. failing: the names of all cases with anything wrong. failures: the first
+    such judgements. evidence: cases and outputs, low nibble first, scales in the declared layout; results_of: of an
+    operation other than quantize. settings: which cases were to be run; stopped: why the run ended early. extent: of
+    the cases that were compared. kept: bytes of input whose outputs are evidence, of cases that are right, and that are
+    large. zeros: of these. tried: compared cases by family; excluded: why cases of a family did not apply.
+    returned_amax: an amax was returned. cut: the signal that ended the run. last_seed: the largest seed of a case.
+    unchecked: cases whose check failed.
     """
 
     subject: str
@@ -71,6 +72,7 @@ class Tally:
     rules: dict[str, Cell] = field(default_factory=dict)
     findings: Counter[FindingKind] = field(default_factory=Counter)
     first: dict[FindingKind, tuple[str, Finding]] = field(default_factory=dict)
+    found_in: set[str] = field(default_factory=set)
     skipped: Counter[str] = field(default_factory=Counter)
     untried: int = 0
     failing: list[str] = field(default_factory=list)
@@ -95,7 +97,7 @@ class Tally:
             judgement = replace(judgement, finding=None)  # it was not tried, or checked, again
         case, compared, finding = judgement.case, judgement.compared, judgement.finding
         family, failed = self.families.setdefault(case.family, Cell()), judgement.failed
-        self.last_seed = max(self.last_seed, seed_of(case.id))
+        self.last_seed = max(self.last_seed, case.seed)
         family.total += 1
         family.passed += judgement.equal
         for rule in judgement.rules:
@@ -104,6 +106,7 @@ class Tally:
             cell.passed += rule not in failed
         if finding is not None:
             self.findings[finding.kind] += 1
+            self.found_in.add(case.family)
             self.first.setdefault(finding.kind, (case.id, finding))
         if judgement.mismatches:
             self.differing["results"] += 1
@@ -140,7 +143,7 @@ class Tally:
         if finding is None or finding.kind not in {FindingKind.NOT_TRIED, FindingKind.INTERNAL}:
             return False
         if finding.kind is FindingKind.INTERNAL:
-            self.unchecked.add(judgement.case.id, finding)
+            self.unchecked.add(judgement.case.id, judgement.case.family, finding)
         else:
             self.untried, self.stopped = self.untried + 1, finding.text
         return True
@@ -177,7 +180,7 @@ class Tally:
             return self.excluded[family]
         if family in self.families:
             return coverage.BROKE
-        if any(case.startswith(f"{family}/") for case in self.unchecked.cases):
+        if family in self.unchecked.families:
             return coverage.UNCHECKED
         direction: Direction = "row" if declared.direction == "row" else "column"
         reach = replace(settings.reach, encoded=declared.operation in READING)

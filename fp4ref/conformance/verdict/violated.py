@@ -15,6 +15,7 @@ from fp4ref.conformance.families.rules import (
     PACKED,
     SATURATES,
     SPARE,
+    format_rules,
     spec_rules,
 )
 from fp4ref.conformance.judge.blame import failed
@@ -23,6 +24,7 @@ from fp4ref.conformance.mistakes.tensor_maxima import OF_NAN
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
 from fp4ref.layout import layout
 from fp4ref.quantized import Direction
+from fp4ref.rules import is_of
 from fp4ref.spec import Spec
 
 DIRECTIONS: tuple[Direction, ...] = ("row", "column")
@@ -82,7 +84,7 @@ def worst(
     Rules: CNF-2.
     """
     always = {rule for direction in DIRECTIONS for rule in spec_rules(spec, direction)}
-    always |= {spec.element.format.name.upper(), spec.scale.format.name.upper(), "PACK", "LAY"}
+    always |= {format_rules(spec.element.format), format_rules(spec.scale.format), "PACK", "LAY"}
 
     alike = [PROFILES[name] for name in profiles or (diagnosis.profiles if diagnosis is not None else ())]
     departing = [set(_departures(spec, profile)) for profile in alike]
@@ -90,9 +92,9 @@ def worst(
     def unlikely(rule: str) -> tuple[bool, float, int, int, str]:
         cell = cells[rule]
         failing = cell.total - cell.passed
-        everywhere = rule not in OF_REMAINDERS and {rule, rule.rpartition("-")[0]} & always
+        everywhere = rule not in OF_REMAINDERS and is_of(rule, always)
         elsewhere = not everywhere and 2 * failing < count
-        departed = sum(bool({rule, rule.rpartition("-")[0]} & rules) for rules in departing)
+        departed = sum(is_of(rule, rules) for rules in departing)
         stages = (place for place, stage in enumerate(OF_STAGE) if departed and _of([stage], spec, [rule]))
         return elsewhere, -(failing**2) / cell.total, -departed, next(stages, len(OF_STAGE)), rule
 
@@ -109,9 +111,9 @@ def _departures(spec: Spec, profile: Spec) -> Iterator[str]:
             yield from decides
     for own, other in ((spec.element, profile.element), (spec.scale, profile.scale)):
         if own.format != other.format:
-            yield own.format.name.upper()
+            yield format_rules(own.format)
         elif own.rounding != other.rounding:
-            yield NEAREST.get(own.format.name, own.format.name.upper())
+            yield NEAREST.get(own.format.name, format_rules(own.format))
     for name in OPERATIONS:
         operation, instead = getattr(spec.arithmetic, name), getattr(profile.arithmetic, name)
         yield from (rule for rule in cited(operation) if operation is not instead and rule not in cited(instead))
@@ -198,7 +200,7 @@ def _unexplained(diagnosis: Diagnosis, spec: Spec, failing: Sequence[str]) -> Bl
 def _by_other_bytes(checked: Iterable[str]) -> Iterator[str]:
     """Yield the rules whose bytes other wrong bytes hide, but for those on what is left over."""
     for rule in checked:
-        if {rule, rule.rpartition("-")[0]} & HIDDEN and rule not in OF_REMAINDERS:
+        if is_of(rule, HIDDEN) and rule not in OF_REMAINDERS:
             yield rule
 
 
@@ -230,24 +232,32 @@ def _of_cause(cause: Cause, spec: Spec, failing: Sequence[str]) -> Sequence[str]
         return cause.breaks
     if cause.profile is not None:
         departures = set(_departures(spec, PROFILES[cause.profile]))
-        return [rule for rule in failing if {rule, rule.rpartition("-")[0]} & departures]
+        return [rule for rule in failing if is_of(rule, departures)]
     if cause.stage not in OF_STAGE:
         return ()
     stage = MAXIMA if cause.stage == Slot.BLOCK else cause.stage
     return _of([stage], spec, failing) or _of([OR_ELSE.get(stage, stage)], spec, failing)
 
 
-def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> list[str]:
-    """Return the failing rules that a diagnosis tells are broken. Rules: CNF-2, CNF-24."""
-    return list(blame(diagnosis, spec, failing).broken)
+def rules_of(cause: Cause, spec: Spec) -> tuple[str, ...]:
+    """Return the rules that a mistake of a quantizer may break, or the prefixes of such rules. Rules: CNF-2, CNF-24."""
+    if cause.breaks or cause.stage not in OF_STAGE:
+        return cause.breaks
+    stages = (MAXIMA, Slot.BLOCK) if cause.stage == Slot.BLOCK else (cause.stage,)
+    return tuple(dict.fromkeys(_decide(stages, spec)))
 
 
 def _of(stages: Collection[str], spec: Spec, failing: Sequence[str]) -> list[str]:
     """Return the failing rules of some stages; those on the code of NaN only if it is what the mistake changes."""
-    formats = {ELEMENT: spec.element.format.name.upper(), SCALE: spec.scale.format.name.upper()}
-    named = {formats.get(name, name) for stage in stages for name in OF_STAGE[stage]}
+    named = {*_decide(stages, spec)}
     of_nan = frozenset() if Slot.SIGN in stages else frozenset(NOT_A_NUMBER.values())
-    return [rule for rule in failing if {rule, rule.rpartition("-")[0]} & named and rule not in of_nan]
+    return [rule for rule in failing if is_of(rule, named) and rule not in of_nan]
+
+
+def _decide(stages: Collection[str], spec: Spec) -> Iterator[str]:
+    """Yield the rules, and prefixes of rules, that decide what some stages do."""
+    formats = {ELEMENT: format_rules(spec.element.format), SCALE: format_rules(spec.scale.format)}
+    yield from (formats.get(name, name) for stage in stages for name in OF_STAGE[stage])
 
 
 def dump_cells(report: DumpReport) -> dict[str, Cell]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,19 +20,27 @@ CLOSE = 3e-7  # of two roundings of float32, as a share of a maximum
 FOLLOWING = "; scales and codes follow from it"
 
 
+class Inferred(NamedTuple):
+    """A mistake whose maxima were measured. told: the rest of a sentence that begins with the amax."""
+
+    mistake: Mistake
+    told: str
+
+
 def measured_amax(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
     """Return the mistake that makes all of the candidate's maxima, the one that says most."""
     found = _maxima(kernel, parts)
     if found is None or sum(differ(one) for one in found) == 0:
         return None
     finite = [one for one in found if np.isfinite(one.values.transformed).all()]
-    return (
-        seen(kernel, finite)
-        or _factor(kernel, finite)
-        or _bounded(finite)
-        or _kept(kernel, found)
-        or _other(kernel, found)
-    )
+    named = seen(kernel, finite)
+    if named is not None:
+        return named
+    factor = _factor(finite)
+    if factor is not None:
+        return factor.mistake
+    other = _other(kernel, found)
+    return _bounded(finite) or _kept(other, found) or (other and other.mistake)
 
 
 def returned_amax(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
@@ -41,30 +49,31 @@ def returned_amax(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
     if not found or sum(differ(one) for one in found) == 0:
         return None
     finite = [one for one in found if np.isfinite(one.values.transformed).all()]
-    other = _constant(found) or _factor(kernel, finite) or _other(kernel, found)
+    other = _constant(found) or _factor(finite) or _other(kernel, found)
     if other is None:
         return None
 
     def apply(right: Kernel) -> Kernel | None:
-        changed = other.apply(right)
+        changed = other.mistake.apply(right)
         return changed and changed.but(used=lambda _, values: over_tensor(values, right.keep_nan, by_row(right)))
 
-    told = other.text.removesuffix(FOLLOWING).removeprefix("amax ")
-    text = f"the amax that is returned {told}; scales and codes are made of the right one"
-    return replace(other, name=f"{other.name}-returned", text=text, apply=apply)
+    text = f"the amax that is returned {other.told}; scales and codes are made of the right one"
+    return replace(other.mistake, name=f"{other.mistake.name}-returned", text=text, apply=apply)
 
 
-def _constant(found: Sequence[Maximum]) -> Mistake | None:
+def _constant(found: Sequence[Maximum]) -> Inferred | None:
     """Return the one number that every maximum is."""
     numbers = np.unique(np.concatenate([one.got for one in found]).view(np.uint32)).view(F)
     if len(numbers) != 1:
         return None
-    return known(
+    told = f"is always {numbers[0]:g}"
+    constant = known(
         Slot.AMAX,
         f"amax-inferred-always-{numbers[0]:g}",
-        f"amax is always {numbers[0]:g}",
+        f"amax {told}",
         amax=lambda values, keep_nan, by_rows: np.full_like(over_tensor(values, keep_nan, by_rows), numbers[0]),
     )
+    return Inferred(constant, told)
 
 
 def _maxima(kernel: Kernel, parts: Sequence[Part]) -> list[Maximum] | None:
@@ -87,7 +96,7 @@ def _maxima(kernel: Kernel, parts: Sequence[Part]) -> list[Maximum] | None:
 
 
 @np.errstate(all="ignore")
-def _factor(kernel: Kernel, found: Sequence[Maximum]) -> Mistake | None:
+def _factor(found: Sequence[Maximum]) -> Inferred | None:
     """Return one number by which all maxima are multiplied too much."""
     got, right = (np.concatenate([getattr(one, name) for one in found]).astype(np.float64) for name in ("got", "right"))
     use = (right > 2.0**-120) & (right < 2.0**120) & np.isfinite(got)
@@ -98,11 +107,9 @@ def _factor(kernel: Kernel, found: Sequence[Maximum]) -> Mistake | None:
     if not 0 < low < high or low <= 1 <= high:
         return None
     number = nicest(low, high)
-    return known(
-        Slot.AMAX,
-        f"amax-inferred-times-{number:g}",
-        f"amax is {number:g} times what it should be",
-        amax=partial(_times, F(number)),
+    told = f"is {number:g} times what it should be"
+    return Inferred(
+        known(Slot.AMAX, f"amax-inferred-times-{number:g}", f"amax {told}", amax=partial(_times, F(number))), told
     )
 
 
@@ -132,9 +139,8 @@ def _times(by: np.float32, values: Values, keep_nan: bool, by_rows: bool) -> Flo
     return np.asarray(over_tensor(values, keep_nan, by_rows) * by, F)
 
 
-def _kept(kernel: Kernel, found: Sequence[Maximum]) -> Mistake | None:
+def _kept(other: Inferred | None, found: Sequence[Maximum]) -> Mistake | None:
     """Return the mistake that a maximum is not reset between calls, or is that of the call before."""
-    other = _other(kernel, found)
     if other is None or sum(differ(one) for one in found) < LEAST:
         return None
     called = sorted(found, key=lambda one: one.call)
@@ -142,14 +148,15 @@ def _kept(kernel: Kernel, found: Sequence[Maximum]) -> Mistake | None:
     calls = np.array([one.call for one in called])
     if (got[1:] >= got[:-1]).all() and (got >= own).all() and all(got[n] in own[: n + 1] for n in range(len(got))):
         text = f"amax is the largest of this call and of all calls before: it is not reset between calls{FOLLOWING}"
-        return replace(other, name="amax-kept-between-calls", text=text)
+        return replace(other.mistake, name="amax-kept-between-calls", text=text)
     after = np.flatnonzero(np.diff(calls) == 1)
     if len(after) >= LEAST and (got[after + 1] == own[after]).all():
-        return replace(other, name="amax-of-the-call-before", text=f"amax is that of the call before{FOLLOWING}")
+        text = f"amax is that of the call before{FOLLOWING}"
+        return replace(other.mistake, name="amax-of-the-call-before", text=text)
     return None
 
 
-def _other(kernel: Kernel, found: Sequence[Maximum]) -> Mistake | None:
+def _other(kernel: Kernel, found: Sequence[Maximum]) -> Inferred | None:
     """Return the candidate's own maxima, each for its tensor; None where equal tensors have unequal ones."""
     if not by_tensor(kernel):
         return None
@@ -158,13 +165,9 @@ def _other(kernel: Kernel, found: Sequence[Maximum]) -> Mistake | None:
         if own.setdefault(_key(one.values), one.got).tobytes() != one.got.tobytes():
             return None
     got, right = next((float(one.got[0]), float(one.right[0])) for one in found if differ(one))
-    return known(
-        Slot.AMAX,
-        "amax-other",
-        f"amax is not the tensor's: {got:.9g} instead of {right:.9g}{FOLLOWING}",
-        by_tensor,
-        amax=partial(_own, own),
-    )
+    told = f"is not the tensor's: {got:.9g} instead of {right:.9g}"
+    other = known(Slot.AMAX, "amax-other", f"amax {told}{FOLLOWING}", by_tensor, amax=partial(_own, own))
+    return Inferred(other, told)
 
 
 def _key(values: Values) -> bytes:

@@ -76,11 +76,17 @@ class GemmCase:
 
 @dataclass(frozen=True)
 class ProductFamily:
-    """The reason of a family, in a sentence, and the rules that it checks."""
+    """The reason of a family, in a sentence, and the rules that it checks.
+
+    alone: the cause in words, if families of the same words alone fail. bounded: operands are `integers` of the usual
+    size, whose products have small sums.
+    """
 
     make: Callable[[str, Spec, Random], Iterator[GemmCase]]
     reason: str
     rules: tuple[str, ...]
+    alone: str = ""
+    bounded: bool = False
 
 
 def record(spec: Spec, codes: Codes, scales: Codes, amax: float = float(ONE)) -> Quantized:
