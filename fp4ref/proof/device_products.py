@@ -76,8 +76,8 @@ def values(name: str, to: str, tell: Tell, device: str = "cuda", part: int = PAR
 def decoded(name: str, to: str, tell: Tell, device: str = "cuda", every: int = 1) -> Replayed:
     """Decode every code under scales with every upper half and two lower halves, and compare each product.
 
-    The codes are tried in whole vectors of eight finite ones, in whole vectors with one that is not finite, and at another
-    address where no vectors are read. every: the distance of the upper halves that are tried.
+    The codes are tried in whole vectors of eight finite ones, in whole vectors with one that is not finite, and at
+    another address where no vectors are read. every: the distance of the upper halves that are tried.
     """
     import torch
 
