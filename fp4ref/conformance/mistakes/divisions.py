@@ -81,10 +81,6 @@ def _through(codec: Codec, y: Floats) -> Floats:
     return codec.decode(codec.encode(y)) * np.where(np.isnan(y), F(np.nan), F(1))
 
 
-def _not_infinite(value: Map, y: Floats) -> Floats:
-    return value(np.where(np.isinf(y), F(np.nan), y))
-
-
 def _narrowed(kernel: Kernel) -> ElementForm:
     return lambda x, s, g, k: k.narrow(kernel.scaled(x, s, g, k))
 
@@ -147,12 +143,6 @@ OF_SPECIAL = (
         "all codes of a block whose maximum is 0 are 0: -0 loses its sign there, and NaN its code",
         special=True,
         scaled=of(lambda kernel: partial(_zeros_alone, kernel.scaled)),
-    ),
-    encode(
-        "element-infinite-nan",
-        "elements that are infinite when they are scaled become NaN",
-        special=True,
-        value=of(lambda kernel: partial(_not_infinite, kernel.value)),
     ),
 )
 
