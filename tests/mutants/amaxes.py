@@ -266,7 +266,7 @@ class AmaxOfTheFirst4096(NVFP4):
         return NVFP4.amax(self, x.reshape(-1)[:4096])
 
 
-@mutant("amax-tail-flat")
+@mutant("amax-vectors-8", says="misses the elements past the last multiple of 8 of the whole tensor; [0-9]")
 class AmaxInVectorsOfEight(NVFP4):
     """The grid-stride loop loads eight elements at a time of the flat tensor, and drops the rest."""
 

@@ -82,7 +82,7 @@ class SquareOfRows(Square):
         return NVFP4.block_amax(self, blocks)
 
 
-@mutant("block-inferred-128")
+@mutant("block-rows-first-half")
 class SquareOfEightRows(Square):
     def block_amax(self, blocks):
         rows = np.fmax.reduce(np.abs(blocks), axis=2, initial=F(0))

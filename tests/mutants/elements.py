@@ -141,8 +141,14 @@ class TableTypo(NVFP4):
         return np.where((magnitude > 3.25) & (magnitude <= 3.5), 6 + 8 * np.signbit(y), code).astype(np.uint8)
 
 
-@mutant("element-through-e4m3")
+@mutant(
+    "element-through-e4m3",
+    "element-infinite-nan",
+    says="rounded to E4M3 before their codec .*; infinite elements become NaN instead of saturating; [0-9]",
+)
 class ElementsThroughE4M3(MXFP4):
+    """E4M3 has no infinity, so that infinite elements become NaN."""
+
     def encode(self, y):
         return e2m1(y.astype(E4M3).astype(F))
 
@@ -258,7 +264,7 @@ class ElementsThroughE5M2(NVFP4):
             return e2m1(np.clip(y, -57344, 57344).astype(E5M2).astype(F))
 
 
-@mutant("element-inferred")
+@mutant("element-plus-negative", says="rounded toward .infinity, of negative elements; [0-9]")
 class NegativeCut(NVFP4):
     """A conversion through unsigned integers: what is negative is cut off instead of rounded."""
 

@@ -252,7 +252,9 @@ class SquaresRowBefore(Somewhere):
         return row % 16 == 15
 
 
-@mutant("hadamard-signs-none", place="where row % 64 == 63", dtypes=("bfloat16",))
+@mutant(
+    "hadamard-signs-none", place="; the amax of the tensor is the right one, where row % 64 == 63", dtypes=("bfloat16",)
+)
 class UnsignedAtTheLastRowOfATile(Somewhere):
     right = RHT
 

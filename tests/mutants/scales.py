@@ -189,7 +189,7 @@ class ZeroScaleOne(NVFP4):
         return np.where(byte == 0, 0x38, byte).astype(np.uint8)
 
 
-@mutant("scale-inferred")
+@mutant("scale-factor-inferred", says="0.1667 instead of 1 / 6")
 class Sixth01667(NVFP4):
     def block_scale(self, amax, s_enc):
         return np.fmin(amax * F(0.1667) * s_enc, FLT_MAX)

@@ -349,7 +349,7 @@ class RowsOfEightReversed(MXFP8):
         return right.reshape(-1, 8, 16)[:, ::-1].reshape(right.shape)
 
 
-@mutant("layout-inferred-16")
+@mutant("layout-inferred-16|scales-of-row-xor-96")
 class QuartersReversed(NVFP4):
     """The four groups of 32 rows of a tile, the last first."""
 

@@ -21,8 +21,11 @@ from fp4ref.conformance.mistakes.record import Mistake
 from fp4ref.conformance.mistakes.sides import code_side
 
 
-def explained_codes(found: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothesis]:
-    """Hypotheses whose codes are the candidate's, given its maxima and scale bytes."""
+def explained_codes(found: Hypothesis, parts: Sequence[Part], tick: Tick, *, measure: bool = True) -> list[Hypothesis]:
+    """Hypotheses whose codes are the candidate's, given its maxima and scale bytes.
+
+    measure: if no named mistake makes them, measure what does.
+    """
     if found.kernel.search is not None:
         return []
     usable = [part for part in parts if part.item.size]
@@ -37,7 +40,7 @@ def explained_codes(found: Hypothesis, parts: Sequence[Part], tick: Tick) -> lis
                 continue
             shared = id(part) in sides and changed.kernel.bits is found.kernel.bits
             side = sides[id(part)] if shared else _side(changed, part)
-            alive = [] if side is None else [r for r in alive if part.codes_match(changed.kernel, side, r)]
+            alive = [] if side is None else part.reading(changed.kernel, side, alive)
             if not alive:
                 break
         return alive
@@ -48,7 +51,7 @@ def explained_codes(found: Hypothesis, parts: Sequence[Part], tick: Tick) -> lis
         result += [changed.reading(data=reader) for reader in alive]
         if changed is found and alive:
             break
-    if not result:
+    if not result and measure:
         whole = [part for part in usable if part.whole and part.item.size <= LARGE]
         pairs = [(part, side) for part in whole if (side := _side(found, part)) is not None]
         result = _unnamed_codes(found, known, pairs, written)

@@ -157,6 +157,7 @@ LATER = (  # name, text, who sees the change: maxima of blocks, elements
     ("elements", ", where elements are scaled only: maxima are those of x", False, True),
     ("maxima", ", where block maxima are taken only: the amax and the elements are those of x", True, False),
 )
+RIGHT = "; the amax of the tensor is the right one"  # where the transform is wrong: not that of x
 
 
 def later(mistake: Mistake) -> Iterator[Mistake]:
@@ -167,7 +168,8 @@ def later(mistake: Mistake) -> Iterator[Mistake]:
     """
     for name, text, maxima, elements in LATER:
         apply = partial(_later, mistake, maxima, elements)
-        yield Mistake(f"{mistake.name}-{name}", mistake.stage, f"{mistake.text}{text}", apply, mistake.special)
+        said = RIGHT if mistake.stage is Slot.HADAMARD else text
+        yield Mistake(f"{mistake.name}-{name}", mistake.stage, f"{mistake.text}{said}", apply, mistake.special)
 
 
 def _later(mistake: Mistake, maxima: bool, elements: bool, kernel: Kernel) -> Kernel | None:

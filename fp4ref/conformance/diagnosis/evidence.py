@@ -12,6 +12,7 @@ first, and the rules for special values are looked for afterwards.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -274,15 +275,21 @@ class Part:
 
     def codes_match(self, kernel: Kernel, side: ScaleSide, reader: DataReader) -> bool:
         """Return True if the codes are the candidate's."""
-        got = self.item.codes(reader)
-        if got is None:
-            return False
+        return bool(self.reading(kernel, side, [reader]))
+
+    def reading(self, kernel: Kernel, side: ScaleSide, readers: Iterable[DataReader]) -> list[DataReader]:
+        """Return the readers by which the codes are the candidate's."""
         try:
             wanted = code_side(kernel, side)
         except FAILURES:
-            return False
-        got = got[self.rows, self.columns]
-        if got.shape != wanted.shape:
+            return []
+        return [reader for reader in readers if self._reads(kernel, wanted, reader)]
+
+    def _reads(self, kernel: Kernel, wanted: Codes, reader: DataReader) -> bool:
+        """Return True if a reader finds these codes in the candidate's data."""
+        found = self.item.codes(reader)
+        got = None if found is None else found[self.rows, self.columns]
+        if got is None or got.shape != wanted.shape:
             return False
         if reader is not LOW_FIRST and kernel.spec.element.format.bits < 8:
             got = np.where(got == LOST, wanted, got)

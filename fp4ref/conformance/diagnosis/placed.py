@@ -56,6 +56,7 @@ class PlacedSearch:
         self.base = Hypothesis(kernel_of(spec))
         self.views = views(items, tier, given=given)
         self.items = items
+        self.ended = False  # until no pair explains all
         self.paired = True  # until no two mistakes are found that explain enough of the probes
 
     @cached_property
@@ -187,6 +188,7 @@ class PlacedSearch:
             found = self._both(useful[n][0], useful[m][0])
             if found is not None:
                 return [found]
+        self.ended = True
         return []
 
     def _both(self, one: Mistake, other: Mistake) -> Hypothesis | None:

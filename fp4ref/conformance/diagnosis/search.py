@@ -130,7 +130,7 @@ class Search:
         if count < 0:
             return
         yield start
-        before = [mistake for mistake in self.mistakes if self._may_move_scales(start, mistake)]
+        before = self._before if start.kernel.search is None else self.mistakes  # where codes choose, all move scales
         singles = [(m, h) for m in before if (h := start.but(m)) is not None] if count else []
         yield from (h for m, h in singles if not (m.alone and start.profile))
         singles = [(m, h) for m, h in singles if not m.alone]
@@ -191,8 +191,10 @@ class Search:
         """The first small pieces: whole cases, and a piece of each case that is too large."""
         return [part for part in self.parts if part.item.size <= SMALL or not part.whole][:SAMPLED]
 
-    def _may_move_scales(self, start: Hypothesis, mistake: Mistake) -> bool:
-        return mistake.stage not in AFTER_SCALES or start.kernel.search is not None
+    @cached_property
+    def _before(self) -> list[Mistake]:
+        """The mistakes that are made before the scale bytes."""
+        return [mistake for mistake in self.mistakes if mistake.stage not in AFTER_SCALES]
 
     def _read(
         self, hypothesis: Hypothesis, readers: Sequence[ScaleReader], left: int, *, entire: bool = False
@@ -229,7 +231,7 @@ class Search:
     @staticmethod
     def _packed(part: Part, kernel: Kernel, side: ScaleSide) -> bool:
         """Return True if the codes that are chosen with the scales are the candidate's in some named packing."""
-        return any(part.codes_match(kernel, side, reader) for reader in (LOW_FIRST, *DATA_READERS))
+        return bool(part.reading(kernel, side, (LOW_FIRST, *DATA_READERS)))
 
     def _code_side(self, start: Hypothesis, cost: int) -> Iterator[Hypothesis]:
         """Yield hypotheses with `cost` mistakes after the scale bytes."""
@@ -282,7 +284,7 @@ class Search:
             if place not in sides:
                 sides[place] = part.side(kernel)
             side = sides[place]
-            readers = [] if side is None else [reader for reader in readers if part.codes_match(kernel, side, reader)]
+            readers = [] if side is None else part.reading(kernel, side, readers)
             if not readers:
                 if place < FIRST:
                     self._refuted.add(key)

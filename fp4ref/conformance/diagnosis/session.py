@@ -64,6 +64,7 @@ class Session:
         self.earlier = earlier if earlier is not None and earlier.mistakes == self.tried.mistakes else Refuted()
         self.kinds = special_kinds(items)
         self.stagewise: Stagewise | None = None
+        self.paired = False  # if pairs in places were looked for, to the end
 
     def diagnosis(self) -> Diagnosis:
         """Mistakes that explain ordinary values, the fewest first, which rules for special ones then join.
@@ -163,11 +164,11 @@ class Session:
 
     def _placed_pairs(self, share: Share) -> list[Hypothesis]:
         """Two mistakes that hold in two places."""
-        if self.within or not self._many() or not (self.earlier.paired and self.tried.paired):
+        if self.within or self.paired or not self._many() or not (self.earlier.paired and self.tried.paired):
             return []
         search = PlacedSearch(self.spec, self.items, False, self._ticking(share))
         found = self._in_time(search.pairs)
-        self.tried.paired = search.paired
+        self.tried.paired, self.paired = search.paired, search.ended
         return found
 
     def _ticking(self, share: Share) -> Callable[[], None]:
@@ -234,10 +235,10 @@ class Session:
         found = self._by_stages(parts).composed
         return [h for h in found if all(h.explains(item, False) for item in self.items)]
 
-    def _by_stages(self, parts: Sequence[Part]) -> Stagewise:
+    def _by_stages(self, parts: Sequence[Part], *, compose: bool = True) -> Stagewise:
         if self.stagewise is None:
             deadline = self.start + Share.STAGES.value * self.budget
-            self.stagewise = by_stages(self.spec, self.items, parts, deadline)
+            self.stagewise = by_stages(self.spec, self.items, parts, deadline, compose=compose)
             self.complete &= self.stagewise.complete
         return self.stagewise
 
@@ -279,15 +280,11 @@ class Session:
             told = tuple(each for each in told if (each.spared, len(each.names)) == least)
         if told:
             by = [self.made_by.get(explanation.names) for explanation in told]
-            kept_by = distinct(self.spec, self.items, [one for one in by if one is not None])
-            told = tuple(
-                each
-                for each, one in zip(told, by, strict=True)
-                if one is None or any(one is other for other in kept_by)
-            )
+            kept_by = {id(one) for one in distinct(self.spec, self.items, [one for one in by if one is not None])}
+            told = tuple(each for each, one in zip(told, by, strict=True) if one is None or id(one) in kept_by)
             others = tuple(explanation for explanation in told[KEPT:] if explanation.profile)
             return Diagnosis(False, told[:KEPT] + others, first_stage=told[0].stage, complete=self.complete)
-        stagewise = self._by_stages(self._search(tier=False, share=Share.WORDS).parts)
+        stagewise = self._by_stages(self._search(tier=False, share=Share.WORDS).parts, compose=False)
         return Diagnosis(
             conforms=False,
             partial=partial[0] if partial else None,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fp4ref.conformance.diagnosis.clock import OutOfTimeError, processor_time
@@ -58,8 +59,13 @@ class Stagewise:
     complete: bool
 
 
-def by_stages(spec: Spec, items: Sequence[Item], parts: Sequence[Part], deadline: float) -> Stagewise:
-    """Judge maxima, then scales given the candidate's maxima, then codes given its scales."""
+def by_stages(
+    spec: Spec, items: Sequence[Item], parts: Sequence[Part], deadline: float, *, compose: bool = True
+) -> Stagewise:
+    """Judge maxima, then scales given the candidate's maxima, then codes given its scales.
+
+    compose: other explanations of the scales are carried on to the codes as well.
+    """
     base = Hypothesis(kernel_of(spec))
     complete = True
 
@@ -96,8 +102,18 @@ def by_stages(spec: Spec, items: Sequence[Item], parts: Sequence[Part], deadline
         _finding("scale", start, scales),
         _finding("code", scales[0] if scales else start, codes),
     )
+    lead = next((one for one in codes[:1] if all(map(one.explains, items))), None)
+
+    def alike(other: Hypothesis) -> list[Hypothesis]:
+        """Explain the codes with other scales, only by what is not told after a hypothesis that explains every byte."""
+        if lead is None:
+            return found(explained_codes, other)
+        if other.cost < lead.cost or (lead.measured and not other.measured):  # named mistakes come before measured ones
+            return found(partial(explained_codes, measure=lead.measured and other.cost < lead.cost), other)
+        return found(_right_codes, other)
+
     composed = (
-        [*codes, *(h for other in scales[1:ALIKE] for h in found(explained_codes, other))] if maxima and scales else []
+        [*codes, *(h for other in scales[1:ALIKE] for h in alike(other))] if compose and maxima and scales else []
     )
     composed += [moved for other in maxima[1:ALIKE] for h in composed if (moved := _onto(other, start, h)) is not None]
     first = next((finding.stage for finding in findings if not finding.right), None)
@@ -119,6 +135,11 @@ def _global_scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list
 def _right_bytes(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothesis]:
     """Return the hypothesis if it makes the candidate's scale bytes as well, so that no second cause is needed."""
     return [start] if read_as(start, parts, [DECLARED], tick) else []
+
+
+def _right_codes(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothesis]:
+    """Return the hypothesis if it makes the candidate's codes as well, given its maxima and scale bytes."""
+    return [start] if right_codes(start, parts, tick) else []
 
 
 def _right_maxima(item: Item) -> bool:

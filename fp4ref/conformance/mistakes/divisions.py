@@ -134,6 +134,7 @@ OF_SPECIAL = (
     encode(
         "encode-flush-inputs",
         "subnormal elements are flushed to zeros of their sign when they are scaled; maxima see them",
+        has_global,  # without one, the scale of a subnormal maximum is that of 0
         special=True,
         breaks=("NUM-5",),
         scaled=of(lambda kernel: partial(_of_changed, flushed, kernel.scaled)),
