@@ -40,8 +40,12 @@ def power(exponent: int) -> Fraction:
 
 def floor_log2(value: Fraction) -> int:
     """Return the largest n with 2^n <= value; value > 0."""
-    guess = value.numerator.bit_length() - value.denominator.bit_length()
-    return guess if power(guess) <= value else guess - 1
+    return _floor_log2(value.numerator, value.denominator)
+
+
+def _floor_log2(numerator: int, denominator: int) -> int:
+    guess = numerator.bit_length() - denominator.bit_length()
+    return guess if denominator << max(guess, 0) <= numerator << max(-guess, 0) else guess - 1
 
 
 def rounded(value: Fraction, to: Binary = FLOAT32) -> float:
@@ -49,14 +53,19 @@ def rounded(value: Fraction, to: Binary = FLOAT32) -> float:
 
     Rules: NUM-1, DEQ-3.
     """
-    if not value:
+    return math.copysign(_rounded(abs(value.numerator), value.denominator, to), value)
+
+
+def _rounded(numerator: int, denominator: int, to: Binary = FLOAT32) -> float:
+    """Return a quotient that is not negative, rounded: the steps between two numbers of the type are counted."""
+    if not numerator:
         return 0.0
-    step = power(max(floor_log2(abs(value)), to.emin) - to.precision + 1)
-    count, rest = divmod(abs(value), step)
-    if rest > step * HALF or (rest == step * HALF and count % 2 == 1):
+    step = max(_floor_log2(numerator, denominator), to.emin) - to.precision + 1
+    unit = denominator << max(step, 0)
+    count, rest = divmod(numerator << max(-step, 0), unit)
+    if 2 * rest > unit or (2 * rest == unit and count % 2 == 1):
         count += 1
-    magnitude = math.inf if count * step >= power(to.emax + 1) else float(count * step)
-    return math.copysign(magnitude, value)
+    return math.inf if count.bit_length() + step > to.emax + 1 else math.ldexp(count, step)
 
 
 def narrowed(x: float, to: Binary) -> float:
@@ -70,7 +79,8 @@ def times(a: float, b: float) -> float:
         return a if math.isnan(a) else b
     if math.isinf(a) or math.isinf(b):
         return MADE_NAN if 0 in {a, b} else math.copysign(math.inf, _sign(a, b))
-    return math.copysign(rounded(Fraction(a) * Fraction(b)), _sign(a, b))
+    (p, q), (r, s) = a.as_integer_ratio(), b.as_integer_ratio()
+    return math.copysign(_rounded(abs(p * r), q * s), _sign(a, b))
 
 
 def over(a: float, b: float) -> float:
@@ -81,8 +91,10 @@ def over(a: float, b: float) -> float:
         return MADE_NAN if math.isinf(b) else math.copysign(math.inf, _sign(a, b))
     if b == 0:
         return MADE_NAN if a == 0 else math.copysign(math.inf, _sign(a, b))
-    quotient = Fraction(0) if math.isinf(b) else Fraction(a) / Fraction(b)
-    return math.copysign(rounded(quotient), _sign(a, b))
+    if math.isinf(b):
+        return math.copysign(0.0, _sign(a, b))
+    (p, q), (r, s) = a.as_integer_ratio(), b.as_integer_ratio()
+    return math.copysign(_rounded(abs(p * s), q * abs(r)), _sign(a, b))
 
 
 def plus(a: float, b: float) -> float:
@@ -93,7 +105,9 @@ def plus(a: float, b: float) -> float:
         return MADE_NAN if math.isinf(a) and a == -b else (a if math.isinf(a) else b)
     if a == 0 == b:
         return -0.0 if math.copysign(1, a) + math.copysign(1, b) < 0 else 0.0
-    return rounded(Fraction(a) + Fraction(b))
+    (p, q), (r, s) = a.as_integer_ratio(), b.as_integer_ratio()
+    total = p * s + r * q
+    return math.copysign(_rounded(abs(total), q * s), total)
 
 
 def minus(a: float, b: float) -> float:
