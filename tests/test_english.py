@@ -12,6 +12,7 @@ import click
 import pytest
 
 from fp4ref.cli import main
+from fp4ref.source_files import STATEMENTS, named_nodes
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "spec").rglob("*.md")), *sorted((ROOT / "docs/site").rglob("*.md"))]
@@ -78,7 +79,7 @@ def tree(path: Path) -> ast.Module:
 
 def docstrings() -> Iterator[tuple[str, str]]:
     for path in SOURCES:
-        for node in ast.walk(tree(path)):
+        for node, _ in named_nodes(tree(path), STATEMENTS):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 for _, text in paragraphs(ast.get_docstring(node) or ""):
                     yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", text

@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from fp4ref.formats import Codec, Rounding, Sign
@@ -195,6 +196,15 @@ def beyond(name: str) -> Fraction:
     return last * last / before if name == "e8m0" else last + (last - before)
 
 
+@cache
+def midpoints(name: str) -> list[float]:
+    """Return the middle between each finite magnitude and the next, the value beyond the largest included: exact."""
+    grid = [*map(Fraction, magnitudes(name)), beyond(name)]
+    middles = [(below + above) / 2 for below, above in pairwise(grid)]
+    assert middles == [Fraction(float(middle)) for middle in middles]
+    return [float(middle) for middle in middles]
+
+
 def nearest(magnitude: float, name: str, rounding: Rounding) -> int:
     """Return the code of a finite or infinite magnitude; one past the last means that it overflows.
 
@@ -206,13 +216,11 @@ def nearest(magnitude: float, name: str, rounding: Rounding) -> int:
     upper = bisect_left(grid, magnitude)
     if upper == 0 or (upper < len(grid) and grid[upper] == magnitude):
         return upper
-    below = Fraction(grid[upper - 1])
-    above = beyond(name) if upper == len(grid) else Fraction(grid[upper])
-    to_below, to_above = Fraction(magnitude) - below, above - Fraction(magnitude)
     even = upper if upper % 2 == 0 else upper - 1
     tie = {Rounding.EVEN: even, Rounding.DOWN: upper - 1, Rounding.AWAY: upper}
     if rounding in tie:
-        return tie[rounding] if to_below == to_above else (upper - 1 if to_below < to_above else upper)
+        middle = midpoints(name)[upper - 1]
+        return tie[rounding] if magnitude == middle else (upper - 1 if magnitude < middle else upper)
     return upper if rounding is Rounding.UP else upper - 1
 
 
