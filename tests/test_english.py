@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import click
@@ -13,6 +12,7 @@ import pytest
 
 from fp4ref.cli import main
 from fp4ref.source_files import STATEMENTS, named_nodes
+from trees import tree
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "spec").rglob("*.md")), *sorted((ROOT / "docs/site").rglob("*.md"))]
@@ -70,11 +70,6 @@ def pages() -> Iterator[tuple[str, str]]:
     for path in PAGES:
         for number, text in paragraphs(path.read_text("utf-8")):
             yield f"{path.relative_to(ROOT)}:{number}", text
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text("utf-8"))
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
