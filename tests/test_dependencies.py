@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fp4ref
+from trees import tree
 
 PACKAGE = Path(fp4ref.__file__).parent
 CHECKOUT = Path(__file__).parents[1]
@@ -141,11 +142,6 @@ def module_name(path: Path) -> str:
 
 
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py")) if "_spec" not in path.parts}
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 @cache

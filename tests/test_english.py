@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import click
 import pytest
 
 from fp4ref.cli import main
+from fp4ref.source_files import STATEMENTS, named_nodes
+from trees import tree
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "spec").rglob("*.md")), *sorted((ROOT / "docs/site").rglob("*.md"))]
@@ -71,14 +72,9 @@ def pages() -> Iterator[tuple[str, str]]:
             yield f"{path.relative_to(ROOT)}:{number}", text
 
 
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text("utf-8"))
-
-
 def docstrings() -> Iterator[tuple[str, str]]:
     for path in SOURCES:
-        for node in ast.walk(tree(path)):
+        for node, _ in named_nodes(tree(path), STATEMENTS):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 for _, text in paragraphs(ast.get_docstring(node) or ""):
                     yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", text

@@ -39,6 +39,7 @@ from fp4ref.specs import STANDARD
 FOUND = tables()
 TABLES = FOUND.data
 NAMES = [spec["name"] for spec in TABLES["specs"]]
+DEFINED = set(rules.defined())
 OWN = [spec.name for spec in STANDARD]
 TYPES = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16))
 EACH = 6  # cases of each specification: both directions, all types of x
@@ -289,7 +290,7 @@ def test_steps_are_those_of_explain(engine: MiniRacer, name: str) -> None:
             if not spec.four_over_six:
                 assert int(bits["code"], 16) == stages.code
                 assert int(bits["scale byte"], 16) == stages.scale
-            assert {rule for step in steps for rule in step["rules"]} <= set(rules.defined())
+            assert {rule for step in steps for rule in step["rules"]} <= DEFINED
 
 
 def test_layouts_of_the_script(engine: MiniRacer) -> None:
@@ -751,7 +752,7 @@ def test_rules_and_the_way_back_are_links_where_there_is_a_site(chromium: Any, t
     assert links[0] == "./index.html"
     assert {f"./rule/{rule}.html" for rule in ("blk-3", "pack-1")} <= set(links)
     assert "href" not in html().split("</header>")[0]
-    assert set(TABLES["rules"]) == set(rules.defined())
+    assert set(TABLES["rules"]) == DEFINED
 
 
 def test_browser_labels_and_screenshots(browser: Any, tmp_path: Path) -> None:

@@ -278,8 +278,10 @@ def test_examples_of_the_help_run(source: Path, tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_a_real_model(real_model_path: Path) -> None:
-    record = json.loads(run(real_model_path, "--json").stdout)
+@pytest.mark.parametrize("part", [["--tensors", "*layer.0.*"], pytest.param([], marks=pytest.mark.heavy)])
+def test_a_real_model(part: list[str], real_model_path: Path) -> None:
+    record = json.loads(run(real_model_path, *part, "--json").stdout)
+    assert len(record["tensors"]) == (6 if part else 40)
     total = {label: part["sqnr_db"] for label, part in record["total"].items()}
     assert 30 < total["mxfp8-e4m3"] < 33
     assert total["nvfp4-2d"] < total["nvfp4"] < total["nvfp4-4over6"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 from itertools import product
 
 import ml_dtypes
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fp4ref
+from compiled import together
 from fp4ref import BackendError, DomainError, packing, registry
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.conformance.judge.compare import compare
@@ -39,6 +41,14 @@ def spec_of(form: Format) -> fp4ref.Spec:
 SPECS = [spec_of(E2M3), spec_of(E3M2)]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled_for_this_file():
+    """Compile what the tests of rationals call, several functions per library."""
+    kinds = [{"operation": "quantize"}, *({"operation": "dequantize", "to": to} for to in ("float32", "bfloat16"))]
+    together(Call(spec=spec, **kind) for spec in SPECS for kind in kinds)
+
+
+@cache
 def value(code: int, name: str) -> Fraction:
     """Read a code: sign, exponent, mantissa, subnormals below exponent 1."""
     exponent_bits, mantissa_bits, bias = int(name[1]), int(name[3]), {"e2m3": 1, "e3m2": 3}[name]

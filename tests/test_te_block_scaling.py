@@ -9,7 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import fp4ref  # noqa: E402
+from compiled import TYPES, together  # noqa: E402
 from fp4ref import te  # noqa: E402
+from fp4ref.registry import Call  # noqa: E402
 from fp4ref.te.dtypes import DType  # noqa: E402
 from fp4ref.te.recipe import Float8BlockScaling, Format, MMParams  # noqa: E402
 
@@ -31,6 +33,11 @@ def special(rows, columns):
     odd = torch.tensor([float("nan"), -float("nan"), float("inf"), -float("inf"), -0.0, 1e-45, 3e38, -(2.0**-126)])
     places = torch.rand(x.shape, generator=generator) < 0.01
     return torch.where(places, odd[torch.randint(0, len(odd), x.shape, generator=generator)], x)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_for_this_file():
+    together(Call("quantize", fp4ref.profiles[name], source) for name in PROFILES.values() for source in TYPES)
 
 
 @pytest.mark.rule("TEL-3", "TEL-49", "PRO-3", "TEL-74")

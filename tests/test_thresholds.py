@@ -14,6 +14,7 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 
 PROGRAM = """
 #include <cstdio>
+#include <cstdlib>
 #include <fp4ref/fp4ref.h>
 #include <fp4ref/thresholds.h>
 {specification}
@@ -56,12 +57,13 @@ static long ramps()
     return wrong;
 }}
 
-int main()
+int main(int, char** arguments)
 {{
+    const unsigned step = static_cast<unsigned>(std::atoi(arguments[1]));
     long wrong = 0, covered = 0;
     const float mantissas[] = {{
         1.0f, 0x1.000002p0f, 0x1.234568p0f, 0x1.555556p0f, 0x1.8p0f, 0x1.aaaaaap0f, 0x1.fffffep0f}};
-    for (float A : mantissas) wrong += differences(A, 1, covered);
+    for (float A : mantissas) wrong += differences(A, step, covered);
     for (int exponent = -126; exponent < 128; exponent += 3)
         for (float A : mantissas) wrong += differences(A * power_of_two(exponent), 97, covered);
     std::printf("%ld %ld %ld\\n", wrong, ramps(), covered);
@@ -70,7 +72,9 @@ int main()
 
 
 @pytest.mark.rule("E2M1-3", "E2M1-4", "E2M1-6", "BLK-4", "BLK-5")
-def test_thresholds_are_the_codec(tmp_path):
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.heavy)])
+def test_thresholds_are_the_codec(step, tmp_path):
+    """In steps of 5, which start at another magnitude under each scale; the heavy test takes every magnitude."""
     import fp4ref_numerics
 
     source = tmp_path / "thresholds.cpp"
@@ -78,6 +82,8 @@ def test_thresholds_are_the_codec(tmp_path):
     program = tmp_path / "thresholds"
     flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
     subprocess.run([COMPILER, *flags, f"-I{fp4ref_numerics.INCLUDE}", source, "-o", program], check=True)
-    wrong, ramps, covered = map(int, subprocess.run([program], capture_output=True, check=True).stdout.split())
+    wrong, ramps, covered = map(
+        int, subprocess.run([program, str(step)], capture_output=True, check=True).stdout.split()
+    )
     assert (wrong, ramps) == (0, 0)
     assert covered > 50_000

@@ -39,8 +39,8 @@ def summed(a, b):
     """float32 sums, one product after the other; scales are powers of two, or products are exact anyway."""
     (qa, sa), (qb, sb) = a, b
     total = np.zeros((len(qa), len(qb)), F)
-    for k in range(qa.shape[1]):
-        total = total + (qa[:, k] * sa[:, k])[:, None] * (qb[:, k] * sb[:, k])[None]
+    for left, right in zip((qa * sa).T.copy(), (qb * sb).T.copy(), strict=True):
+        total += np.multiply.outer(left, right)
     return total
 
 

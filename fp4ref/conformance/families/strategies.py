@@ -5,6 +5,7 @@ Random numbers almost never lie on a tie, make a scale underflow or fill a block
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -34,27 +35,32 @@ def near(values: NDArray[np.float64], ulps: int = 1) -> st.SearchStrategy[np.flo
     return st.sampled_from(np.concatenate([magnitudes, -magnitudes]).tolist()).map(F)
 
 
+@cache
 def near_midpoints(form: Format, ulps: int = 1) -> st.SearchStrategy[np.float32]:
     """Ties between neighbouring values of a format, the overflow tie among them, and their float32 neighbours."""
     return near((grid(form)[1:] + grid(form)[:-1]) / 2, ulps)
 
 
+@cache
 def near_values(form: Format, ulps: int = 1) -> st.SearchStrategy[np.float32]:
     """Values of a format and their float32 neighbours."""
     return near(grid(form)[:-1], ulps)
 
 
+@cache
 def amax_at_powers_of_two(ulps: int = 1, lowest: int = -149, highest: int = 127) -> st.SearchStrategy[np.float32]:
     """Positive powers of two and their float32 neighbours: there the exponent of an MX scale steps."""
     return near(np.ldexp(1.0, np.arange(lowest, highest + 1)), ulps).map(abs)
 
 
+@cache
 def subnormals() -> st.SearchStrategy[np.float32]:
     """Subnormal float32 of either sign."""
     patterns = st.integers(1, (1 << 23) - 1).map(lambda bits: np.uint32(bits).view(F))
     return st.builds(np.copysign, patterns, st.sampled_from((F(1), F(-1))))
 
 
+@cache
 def float32s(*, finite: bool = False) -> st.SearchStrategy[np.float32]:
     """Every float32 bit pattern, NaN payloads included."""
     patterns = st.integers(0, (1 << 32) - 1).map(lambda bits: np.uint32(bits).view(F))
@@ -66,6 +72,7 @@ def zero_blocks(block: Block | tuple[int, int]) -> st.SearchStrategy[Matrix]:
     return _filled(block, st.sampled_from((F(0), F(-0.0))))
 
 
+@cache
 def shapes(rows: int = 65, columns: int = 65, *, empty: bool = False) -> st.SearchStrategy[tuple[int, int]]:
     """Matrix shapes at and around multiples of 16 and 32, and 1; no larger than given."""
     sizes = (0, *EDGES) if empty else EDGES
@@ -81,7 +88,7 @@ def blocks(draw: st.DrawFn, block: Block | tuple[int, int], element: Format = E2
     subnormals; one outlier; one value repeated; any bit patterns; NaN and infinities among small values.
     """
     unit = np.ldexp(1.0, draw(st.sampled_from((0, 0, 0, -1, 3, -6, -12, -30, -133, 20, 100))))
-    ties = near_midpoints(element) | near_values(element)
+    ties = _ties(element)
     largest: st.SearchStrategy[np.float32] = st.nothing()
     match draw(st.sampled_from(("ties", "scale", "power", "zero", "subnormal", "outlier", "same", "bits", "special"))):
         case "zero":
@@ -95,7 +102,7 @@ def blocks(draw: st.DrawFn, block: Block | tuple[int, int], element: Format = E2
         case "special" if not finite:
             values = st.sampled_from(SPECIALS) | ties
         case "scale":
-            values, largest = ties, near_midpoints(E4M3).map(lambda scale: F(6) * scale)
+            values, largest = ties, _under_scale_ties()
         case "power":
             values, largest = ties, amax_at_powers_of_two(lowest=2, highest=10)
         case "outlier":
@@ -136,6 +143,20 @@ def matrices(
         matrix = _clipped(matrix, kind)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         return matrix.astype(kind)
+
+
+# A strategy is validated once: those that every block draws from are made once.
+
+
+@cache
+def _ties(element: Format) -> st.SearchStrategy[np.float32]:
+    return near_midpoints(element) | near_values(element)
+
+
+@cache
+def _under_scale_ties() -> st.SearchStrategy[np.float32]:
+    """Return a strategy for maxima of a block whose E4M3 scale is a tie."""
+    return near_midpoints(E4M3).map(lambda scale: F(6) * scale)
 
 
 def _filled(block: Block | tuple[int, int], values: st.SearchStrategy[np.float32]) -> st.SearchStrategy[Matrix]:

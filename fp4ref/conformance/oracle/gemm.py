@@ -65,15 +65,18 @@ def matrix(q: Quantized, direction: str = "row") -> OracleMatrix:
 
 def true_sum(a: OracleMatrix, b: OracleMatrix, m: int, n: int, ks: range) -> float:
     """Return the sum over some k, rounded once. Rules: GEM-2, GEM-3."""
-    total, special = Fraction(0), 0.0
+    numerator, denominator, special = 0, 1, 0.0  # denominators are powers of two
     for k in ks:
         q, s = (a.codes[m][k], b.codes[n][k]), (a.scales[m][k // a.width], b.scales[n][k // a.width])
         if all(math.isfinite(v) for v in (*q, *s)):
-            total += Fraction(q[0]) * Fraction(s[0]) * Fraction(q[1]) * Fraction(s[1])
+            above, below = map(math.prod, zip(*(v.as_integer_ratio() for v in (*q, *s)), strict=True))
+            common = max(below, denominator)
+            numerator = numerator * (common // denominator) + above * (common // below)
+            denominator = common
         else:  # sizes do not matter, and products of signs cannot overflow
             left, right = sign(q[0]) * sign(s[0]), sign(q[1]) * sign(s[1])
             special += left * right
-    return rounded(total) if special == 0 else special
+    return rounded(Fraction(numerator, denominator)) if special == 0 else special
 
 
 def sign(v: float) -> float:

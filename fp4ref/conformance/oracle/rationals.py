@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from fp4ref.errors import DomainError
@@ -41,8 +42,12 @@ def power(exponent: int) -> Fraction:
 
 def floor_log2(value: Fraction) -> int:
     """Return the largest n with 2^n <= value; value > 0."""
-    guess = value.numerator.bit_length() - value.denominator.bit_length()
-    return guess if power(guess) <= value else guess - 1
+    return _floor_log2(value.numerator, value.denominator)
+
+
+def _floor_log2(numerator: int, denominator: int) -> int:
+    guess = numerator.bit_length() - denominator.bit_length()
+    return guess if denominator << max(guess, 0) <= numerator << max(-guess, 0) else guess - 1
 
 
 def rounded(value: Fraction, to: Binary = FLOAT32) -> float:
@@ -50,14 +55,19 @@ def rounded(value: Fraction, to: Binary = FLOAT32) -> float:
 
     Rules: NUM-1, DEQ-3.
     """
-    if not value:
+    return math.copysign(_rounded(abs(value.numerator), value.denominator, to), value)
+
+
+def _rounded(numerator: int, denominator: int, to: Binary = FLOAT32) -> float:
+    """Return a quotient that is not negative, rounded: the steps between two numbers of the type are counted."""
+    if not numerator:
         return 0.0
-    step = power(max(floor_log2(abs(value)), to.emin) - to.precision + 1)
-    count, rest = divmod(abs(value), step)
-    if rest > step * HALF or (rest == step * HALF and count % 2 == 1):
+    step = max(_floor_log2(numerator, denominator), to.emin) - to.precision + 1
+    unit = denominator << max(step, 0)
+    count, rest = divmod(numerator << max(-step, 0), unit)
+    if 2 * rest > unit or (2 * rest == unit and count % 2 == 1):
         count += 1
-    magnitude = math.inf if count * step >= power(to.emax + 1) else float(count * step)
-    return math.copysign(magnitude, value)
+    return math.inf if count.bit_length() + step > to.emax + 1 else math.ldexp(count, step)
 
 
 def narrowed(x: float, to: Binary) -> float:
@@ -71,7 +81,8 @@ def times(a: float, b: float) -> float:
         return a if math.isnan(a) else b
     if math.isinf(a) or math.isinf(b):
         return MADE_NAN if 0 in {a, b} else math.copysign(math.inf, _sign(a, b))
-    return math.copysign(rounded(Fraction(a) * Fraction(b)), _sign(a, b))
+    (p, q), (r, s) = a.as_integer_ratio(), b.as_integer_ratio()
+    return math.copysign(_rounded(abs(p * r), q * s), _sign(a, b))
 
 
 def over(a: float, b: float) -> float:
@@ -82,8 +93,10 @@ def over(a: float, b: float) -> float:
         return MADE_NAN if math.isinf(b) else math.copysign(math.inf, _sign(a, b))
     if b == 0:
         return MADE_NAN if a == 0 else math.copysign(math.inf, _sign(a, b))
-    quotient = Fraction(0) if math.isinf(b) else Fraction(a) / Fraction(b)
-    return math.copysign(rounded(quotient), _sign(a, b))
+    if math.isinf(b):
+        return math.copysign(0.0, _sign(a, b))
+    (p, q), (r, s) = a.as_integer_ratio(), b.as_integer_ratio()
+    return math.copysign(_rounded(abs(p * s), q * abs(r)), _sign(a, b))
 
 
 def plus(a: float, b: float) -> float:
@@ -94,7 +107,9 @@ def plus(a: float, b: float) -> float:
         return MADE_NAN if math.isinf(a) and a == -b else (a if math.isinf(a) else b)
     if a == 0 == b:
         return -0.0 if math.copysign(1, a) + math.copysign(1, b) < 0 else 0.0
-    return rounded(Fraction(a) + Fraction(b))
+    (p, q), (r, s) = a.as_integer_ratio(), b.as_integer_ratio()
+    total = p * s + r * q
+    return math.copysign(_rounded(abs(total), q * s), total)
 
 
 def minus(a: float, b: float) -> float:
@@ -182,6 +197,15 @@ def beyond(name: str) -> Fraction:
     return last * last / before if name == "e8m0" else last + (last - before)
 
 
+@cache
+def midpoints(name: str) -> list[float]:
+    """Return the middle between each finite magnitude and the next, the value beyond the largest included: exact."""
+    grid = [*map(Fraction, magnitudes(name)), beyond(name)]
+    middles = [(below + above) / 2 for below, above in pairwise(grid)]
+    assert middles == [Fraction(float(middle)) for middle in middles]
+    return [float(middle) for middle in middles]
+
+
 def nearest(magnitude: float, name: str, rounding: Rounding) -> int:
     """Return the code of a finite or infinite magnitude; one past the last means that it overflows.
 
@@ -193,13 +217,11 @@ def nearest(magnitude: float, name: str, rounding: Rounding) -> int:
     upper = bisect_left(grid, magnitude)
     if upper == 0 or (upper < len(grid) and grid[upper] == magnitude):
         return upper
-    below = Fraction(grid[upper - 1])
-    above = beyond(name) if upper == len(grid) else Fraction(grid[upper])
-    to_below, to_above = Fraction(magnitude) - below, above - Fraction(magnitude)
     even = upper if upper % 2 == 0 else upper - 1
     tie = {Rounding.EVEN: even, Rounding.DOWN: upper - 1, Rounding.AWAY: upper}
     if rounding in tie:
-        return tie[rounding] if to_below == to_above else (upper - 1 if to_below < to_above else upper)
+        middle = midpoints(name)[upper - 1]
+        return tie[rounding] if magnitude == middle else (upper - 1 if magnitude < middle else upper)
     if rounding not in (Rounding.UP, Rounding.TRUNCATE):
         raise DomainError("oracle", f"rounding {rounding}", "one that the oracle has", "E2M1-6")
     return upper if rounding is Rounding.UP else upper - 1
