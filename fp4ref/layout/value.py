@@ -151,7 +151,7 @@ class Layout(LayoutMap):
         """Return the words and the rule of a unit of the buffer that stores none of the array; None for one that does.
 
         >>> from fp4ref import LAYOUTS
-        >>> LAYOUTS["tiled_128x4"].unused(9, 3, 3), LAYOUTS["linear_padded"].unused(9, 3, 3)
+        >>> LAYOUTS["tiled_128x4"].unused(9, 3, 3), LAYOUTS["linear_padded"].unused(3, 3, 3)
         (('padding', 'LAY-5'), ('padding', 'LAY-37'))
 
         Rules: LAY-5, LAY-15, LAY-37, LAY-41, LAY-42.
