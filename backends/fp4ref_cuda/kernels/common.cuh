@@ -68,7 +68,12 @@ DEVICE unsigned long long given_up_first()
 
 // Asks for a line of 128 bytes that may not be read yet, so that it is near when it may: the second-level cache is where
 // the kernel before this one writes, hence what it holds is never old. Measured kernel by kernel; it slows some.
-DEVICE void fetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" :: "l"(line)); }
+DEVICE void fetch(const void* line)
+{
+#if defined(__CUDA_ARCH__)
+    asm volatile("prefetch.global.L2 [%0];" :: "l"(line));
+#endif
+}
 
 // What the kernel before this one wrote may be read from here on; before, only what was there when that one started. The
 // next kernel may start as soon as all blocks have come here: it finds what was there before the previous one.

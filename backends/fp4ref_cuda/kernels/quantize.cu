@@ -82,12 +82,23 @@ struct Choice {
     bool narrow;
 };
 
+// The larger one of two numbers, a NaN if one is.
+DEVICE float larger_or_nan(float a, float b)
+{
+#if defined(__CUDA_ARCH__)
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+    return a;
+#else
+    return fp4ref::is_nan(a) || a > b ? a : b;
+#endif
+}
+
 // That of the block that this lane and its neighbours hold one line of.
 DEVICE Choice choose(const float (&x)[S::columns], float g, float A)
 {
     float top = TOGETHER ? 0.0f : fp4ref::float_of(0x7fc00000u);
     UNROLL
-    for (int c = 0; TOGETHER && c < S::columns; ++c) asm("max.NaN.f32 %0, %0, %1;" : "+f"(top) : "f"(fp4ref::magnitude(x[c])));
+    for (int c = 0; TOGETHER && c < S::columns; ++c) top = larger_or_nan(top, fp4ref::magnitude(x[c]));
     const bool numbers = !fp4ref::is_nan(top);
     unsigned amax = fp4ref::bits_of(top);
     if (!numbers) {

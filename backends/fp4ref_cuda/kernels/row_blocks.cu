@@ -43,11 +43,15 @@ struct FiniteWords {
     const Words& of;
     __device__ __forceinline__ float operator[](int i) const
     {
-        if constexpr (!fp4ref::same_type<In, fp4ref::float16>) return of[i];
-        float x;
-        const unsigned short w = (unsigned short)(of.word[i / 2] >> 16 * (i % 2));
-        asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(w));
-        return x;
+#if defined(__CUDA_ARCH__)
+        if constexpr (fp4ref::same_type<In, fp4ref::float16>) {
+            float x;
+            const unsigned short w = (unsigned short)(of.word[i / 2] >> 16 * (i % 2));
+            asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(w));
+            return x;
+        }
+#endif
+        return of[i];
     }
 };
 
