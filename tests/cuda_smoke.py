@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import product
 from pathlib import Path
 
 os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
@@ -44,7 +45,12 @@ CALLS = (  # spec, shape, dtype, directions, layout
     ("mxfp6-e3m2", (130, 512), "bfloat16", "row", "linear"),
 )
 CHECKS = {"self_check", "reciprocal_check"}  # which run where a device has what they check, and once for a cache
-RECIPES = (te.recipe.NVFP4BlockScaling, te.recipe.MXFP8BlockScaling, te.recipe.Float8CurrentScaling)
+RECIPES = (
+    te.recipe.NVFP4BlockScaling,
+    te.recipe.MXFP8BlockScaling,
+    te.recipe.Float8CurrentScaling,
+    te.recipe.Float8BlockScaling,
+)
 GROUPS = (("nvfp4-rht", (128, 0, 256)), ("nvfp4", (128, 0, 256)), ("nvfp4", (33, 0, 100)), ("mxfp8-e4m3", (48, 80)))
 DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
 
@@ -131,8 +137,19 @@ def main() -> None:
         q = fp4ref.quantize(cuda(values((size, size), "bfloat16")), "nvfp4")
         for mode in ("exact", "blockwise", "fast"):
             fp4ref.gemm(q, q, mode, backend="cuda")
+    for layout, name in product(("linear", "linear_padded"), ("nvfp4", "nvfp4-rht", "nvfp4-2d", "nvfp4-sr")):
+        x = values((192, 320), "bfloat16")
+        bits = Directions(cuda(np.zeros((192, 320), np.uint8)), cuda(np.zeros((320, 192), np.uint8)))
+        drawn = {"random_bits": bits} if name == "nvfp4-sr" else {}
+        fp4ref.quantize(cuda(x), name, BOTH, layout, backend="cuda", **drawn)
+        paths.add(operations.last_plan().path)
     for recipe in RECIPES:
         train(recipe())
+    for shape in ((130, 300), (128, 256)):
+        x = cuda(values(shape, "bfloat16"))
+        te.Float8CurrentScalingQuantizer()(x).dequantize()
+        for squares in (1, 2):
+            te.Float8BlockQuantizer(block_scaling_dim=squares)(x).dequantize()
     torch.cuda.synchronize()
     every = {path.stem for path in Path(compiler.__file__).with_name("kernels").glob("*.cu")}
     missing = every - kernels - CHECKS
