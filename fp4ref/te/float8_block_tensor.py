@@ -104,8 +104,9 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
     def matrix_values(self, direction: str, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return code * scale of one direction's matrix, computed in float32 and rounded once. Rules: TEL-8."""
         found = self._in_one_pass(direction, dtype)
-        if found is not None:
-            return found
+        return self._by_steps(direction, dtype) if found is None else found
+
+    def _by_steps(self, direction: str, dtype: torch.dtype) -> Tensor:
         codes = fp8_values(self.code_bytes(direction), self._fp8_dtype, dtype)
         rows, columns = codes.shape
         scales = self.block_scales(direction)
@@ -139,7 +140,7 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
         direction = self.directions()[0]
         values = self._in_one_pass(direction, dtype)
         if values is None:
-            values = self.matrix_values(direction).to(dtype)
+            values = self._by_steps(direction, torch.float32).to(dtype)
         return (values if direction == "row" else values.t().contiguous()).view(shape)
 
     def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
