@@ -170,6 +170,21 @@ def test_a_mistake_that_means_nothing_under_any_specification_is_refused_in_a_se
     assert "acme.never under nvfp4, need a specification that it applies to [CNF-26]" in result.stderr
 
 
+def test_a_function_of_a_user_that_fails_is_named():
+    def apply(kernel):
+        raise ValueError("no such part")
+
+    register(Mistake("acme.fails", Slot.CODE, "it fails", apply))
+    try:
+        results = [run(*arguments) for arguments in ((), ("acme.fails",), ("element-down",))]
+    finally:
+        MISTAKES.forget("acme.fails")
+    for result in results:
+        assert result.exit_code == 2
+        assert "acme.fails raises ValueError under " in result.stderr
+        assert "[SPC-21]" in result.stderr
+
+
 @pytest.mark.rule("SPC-4")
 def test_an_arithmetic_of_a_user_has_the_mistakes_of_the_functions_that_it_is_made_of():
     own = register_arithmetic("acme.te", TE.block_scale, TE.scaled, TE.global_scale, TE.working_scale, TE.dequantized)
