@@ -5,7 +5,8 @@
 
 Each mutant of this checkout (with --mutants other, of the other one) is judged by both kits, by turns, each in its own
 environment and on its own cases. The order is random and always the same, so that a part is a fair sample. Results are
-kept in a file of one line each, from which the next run goes on. The status is 1 if the other kit alone catches one.
+kept in a file of one line each, from which the next run with the same other checkout and mutants goes on; delete it
+after a change. The status is 1 if the other kit alone catches one.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def worker(own: Path, tree: Path) -> None:
     test_mutants.KernelReport.explain = timed
     with pytest.MonkeyPatch.context() as patch:
         for name in map(str.strip, sys.stdin):
+            spent[0] = 0.0
             report = test_mutants.verified(kernels[name], patch)
             found = report.diagnosis
             first = None if found is None else next(iter(found.explanations), found.partial)
@@ -74,6 +76,19 @@ def asked(kit: subprocess.Popen[str], name: str) -> dict[str, Any]:
     if not line:
         sys.exit(f"{kit.args[-2]} ended at {name}")  # type: ignore[index]
     found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def kept_of(lines: IO[str], about: list[str]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the results of earlier runs about the same checkout and mutants; a line that was cut is none."""
+    found = {}
+    for line in lines:
+        try:
+            same, name, other, this = json.loads(line)
+        except ValueError:
+            continue
+        if same == about:
+            found[name] = other, this
     return found
 
 
@@ -114,11 +129,12 @@ def main() -> int:
     given.results.parent.mkdir(parents=True, exist_ok=True)
     with given.results.open("a+") as kept:
         kept.seek(0)
-        results = {name: (a, b) for name, a, b in map(json.loads, kept)}
+        about = [str(other), given.mutants]
+        results = kept_of(kept, about)
         kits = started(other, tree), started(HERE, tree)
         for name in [name for name in names[: given.count] if name not in results]:
             results[name] = asked(kits[0], name), asked(kits[1], name)
-            print(json.dumps([name, *results[name]]), file=kept, flush=True)
+            print(json.dumps([about, name, *results[name]]), file=kept, flush=True)
         for kit in kits:
             kit.communicate()
     return 0 if table(results, sys.stdout) else 1

@@ -45,13 +45,25 @@ def test_a_mutant_that_is_no_longer_caught_fails():
     assert "caught by the other checkout only: Lost" in out.getvalue()
 
 
+def test_results_of_another_checkout_and_a_line_that_was_cut_are_none():
+    own, other = ["/before", "this"], ["/older", "this"]
+    lines = [
+        json.dumps([own, "One", verdict("element-up"), verdict("element-down")]),
+        json.dumps([other, "Two", verdict("element-up"), verdict("element-up")]),
+        json.dumps([["/before", "other"], "Three", verdict("element-up"), verdict("element-up")]),
+        json.dumps([own, "Four", verdict("element-up"), verdict("element-up")])[:-9],
+    ]
+    text = StringIO("\n".join(lines))
+    assert script.kept_of(text, own) == {"One": (verdict("element-up"), verdict("element-down"))}
+
+
 @pytest.mark.heavy  # a diagnosis by each of two processes
 def test_a_checkout_is_like_itself(tmp_path):
     kept = tmp_path / "kits.jsonl"
     command = [sys.executable, str(SCRIPT), str(SCRIPT.parents[1]), "--count", "1", "--results", str(kept)]
     first = subprocess.run(command, capture_output=True, text=True, check=True)
     assert first.stdout.startswith("1 of 1 alike")
-    ((name, before, now),) = map(json.loads, kept.read_text().splitlines())
+    ((_, name, before, now),) = map(json.loads, kept.read_text().splitlines())
     assert before["names"] == now["names"]
     assert name in script.mutants(SCRIPT.parents[1])
     assert (

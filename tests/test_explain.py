@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import shlex
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -250,6 +251,16 @@ def test_a_formula_names_the_values_that_it_is_used_with():
         said = formula(fp4ref.profiles[f"quark.mxfp4_{mode}"].arithmetic.block_scale)
         assert said.startswith(f"2^(e - emax), e log2(amax) rounded {word}, both in the input's type"), said
     assert formula(fp4ref.NVFP4.arithmetic.block_scale) == "amax * (S_enc * fp32(1/6)), at most FLT_MAX"
+
+
+def _doubled(x, *, up, twice):
+    """x rounded up or down."""
+
+
+def test_a_truth_value_that_picks_no_word_is_shown():
+    """It belongs to an arithmetic that a user registered, whose text says nothing of it."""
+    assert formula(partial(_doubled, up=True, twice=False)) == "x rounded up (twice False)"
+    assert formula(partial(_doubled, up=False, twice=2)) == "x rounded down (twice 2)"
 
 
 def test_no_formula_shows_a_truth_value():

@@ -14,7 +14,7 @@ from fp4ref.arithmetic import ARITHMETIC, TE, register_arithmetic
 from fp4ref.catalogue import resolve
 from fp4ref.cli import main
 from fp4ref.conformance.families import cases
-from fp4ref.conformance.mistakes import MISTAKES, Slot, kernel_of, known, register
+from fp4ref.conformance.mistakes import MISTAKES, Mistake, Slot, kernel_of, known, register
 from fp4ref.conformance.verdict.known_mistakes import effect, known_mistakes, mistake_named
 from fp4ref.errors import DomainError
 from fp4ref.kernels import INPUTS
@@ -147,6 +147,42 @@ def test_a_mistake_of_a_transform_is_tried_in_the_direction_that_has_it():
     assert effect(mistake, NVFP4_RHT).changes
     with pytest.raises(DomainError, match="hadamard-missing under nvfp4, need a specification"):
         effect(mistake, NVFP4)
+
+
+@pytest.mark.parametrize("options", [(), ("--spec", "mxfp4")])
+@pytest.mark.parametrize("operation, name", [("hadamard", "hadamard-missing"), ("dequantize", "block-next")])
+def test_a_mistake_of_another_operation_is_not_run_as_that_of_a_quantizer(operation, name, options):
+    assert mistake_named(name) is not None
+    result = run(name, "--operation", operation, "--json", *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert {each["name"] for each in json.loads(result.stdout)} == {name}
+    assert not any("effect" in each for each in json.loads(result.stdout))
+
+
+def test_a_mistake_that_means_nothing_under_any_specification_is_refused_in_a_sentence():
+    register(Mistake("acme.never", Slot.CODE, "nothing is changed", lambda kernel: None))
+    try:
+        assert json.loads(run("acme.never", "--json").stdout)[0]["spec"] == ""
+        result = run("acme.never", "--spec", "nvfp4")
+    finally:
+        MISTAKES.forget("acme.never")
+    assert result.exit_code == 2
+    assert "acme.never under nvfp4, need a specification that it applies to [CNF-26]" in result.stderr
+
+
+def test_a_function_of_a_user_that_fails_is_named():
+    def apply(kernel):
+        raise ValueError("no such part")
+
+    register(Mistake("acme.fails", Slot.CODE, "it fails", apply))
+    try:
+        results = [run(*arguments) for arguments in ((), ("acme.fails",), ("element-down",))]
+    finally:
+        MISTAKES.forget("acme.fails")
+    for result in results:
+        assert result.exit_code == 2
+        assert "acme.fails raises ValueError under " in result.stderr
+        assert "[SPC-21]" in result.stderr
 
 
 @pytest.mark.rule("SPC-4")

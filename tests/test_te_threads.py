@@ -129,3 +129,35 @@ def test_several_threads_get_the_bytes_of_one(module, recipe):
         with ThreadPoolExecutor(4) as threads:
             made = [(wanted, threads.submit(step, layer, wanted)) for _ in range(25) for wanted in expected]
             assert all(equal(each.result(), expected[wanted]) for wanted, each in made)
+
+
+class Counting(te.MXFP8Quantizer):
+    """Counts its calls in an object that its copies share, and in an attribute, which is each copy's own."""
+
+    def __init__(self):
+        super().__init__(te.DType.kFloat8E4M3)
+        self.shared, self.own = [], 0
+
+    def quantize(self, tensor, **options):
+        self.shared.append(self.role)
+        self.own += 1
+        return super().quantize(tensor, **options)
+
+
+@pytest.mark.rule("TEL-58")
+def test_what_copies_of_a_quantizer_share_is_kept_from_call_to_call():
+    made = {}
+    recipe = te.recipe.CustomRecipe(
+        qfactory=lambda role: made.setdefault(getattr(role, "tensor_type", None), Counting())
+    )
+    module = te.Linear(64, 96, params_dtype=torch.bfloat16)
+    for _ in range(3):
+        with te.autocast(recipe=recipe):
+            y = module(torch.ones(32, 64, dtype=torch.bfloat16, requires_grad=True))
+        y.sum().backward()
+    assert {name: len(made[name].shared) for name in ("input", "weight", "grad_output")} == {
+        "input": 3,
+        "weight": 3,
+        "grad_output": 3,
+    }
+    assert all(made[name].own == 0 for name in ("input", "weight", "grad_output"))

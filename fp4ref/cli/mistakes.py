@@ -53,7 +53,7 @@ def mistakes(name: str, stage: str, rule: str, spec: str, operation: str, layout
     if not found and not is_pattern(name):
         raise _unknown(name, known_mistakes(operation, None, layout), spec)
     found = [each for each in found if _is_at(each, stage) and _breaks(each, rule)]
-    effects = {} if is_pattern(name) else {each.name: _effect(each, spec) for each in found}
+    effects = {} if is_pattern(name) else {each.name: _effect(each, operation, spec) for each in found}
     if as_json:
         click.echo(json.dumps([_record(each, effects.get(each.name)) for each in found], indent=1))
     elif effects:
@@ -67,7 +67,7 @@ def _unknown(name: str, every: Iterable[KnownMistake], spec: str) -> Fp4Error:
     """Return the error for a name that no mistake has, or only one that means nothing under the specification."""
     known = {each.name: each.spec for each in every}
     if name in known:
-        needed = f"a specification that it applies to, such as {known[name]}"
+        needed = "a specification that it applies to" + (f", such as {known[name]}" if known[name] else "")
         return DomainError("mistakes", f"{name} under {spec}", needed, "CNF-26")
     near = ", ".join(difflib.get_close_matches(name, known, n=3)) or "see `fp4ref mistakes`"
     return UnknownNameError("mistake", f"unknown name {name!r}", f"a known one ({near})", "SPC-4")
@@ -92,11 +92,11 @@ def _breaks(each: KnownMistake, rule: str) -> bool:
     return not rule or is_of(rule, each.rules) or rule in map(prefix_of, each.rules)
 
 
-def _effect(each: KnownMistake, spec: str) -> Effect | None:
+def _effect(each: KnownMistake, operation: str, spec: str) -> Effect | None:
     """Return the effect under a specification, or under one that it is for; None for places and other operations."""
-    from fp4ref.conformance.verdict.known_mistakes import effect, mistake_named
+    from fp4ref.conformance.verdict.known_mistakes import QUANTIZE, effect, mistake_named
 
-    mistake = mistake_named(each.name)
+    mistake = mistake_named(each.name) if operation == QUANTIZE else None
     return None if mistake is None or not each.spec else effect(mistake, load_spec(spec or each.spec))
 
 

@@ -40,6 +40,9 @@ class Quantizer(abc.ABC):
     rowwise_usage, columnwise_usage: the directions to produce. internal: produce storage without the interface of a
     tensor. optimize_for_gemm: leave the scales as the matrix product reads them. role: the operand's name in
     `te.debug.operation_counts`.
+
+    Modules quantize by copies, so that calls in several threads do not direct each other. A copy has the same values
+    of attributes: a subclass that counts, say, does it in an object that all copies have, not in an attribute.
     """
 
     dtype: Any

@@ -17,15 +17,17 @@ RULE_ID = re.compile(r"\b[A-Z][A-Z0-9]*-\d+\b")
 def formula(function: Callable[..., Any]) -> str:
     """Return the first line of the docstring, without the rules that it cites, and the values that it is used with.
 
-    A truth value picks a word: with up=False, "rounded up or down" is "rounded down".
+    A truth value picks a word: with up=False, "rounded up or down" is "rounded down". Without such words it is a value.
     """
     text = (_undecorated(function).__doc__ or "no formula given").strip().splitlines()[0]
     text = text.partition(" Rules:")[0].rstrip(".")
     bound = function.keywords if isinstance(function, partial) else {}
-    for name in (name for name, value in bound.items() if isinstance(value, bool)):
-        text = re.sub(rf"\b({name}) or (\w+)", r"\1" if bound[name] else r"\2", text)
-    values = ", ".join(f"{name} {value}" for name, value in bound.items() if not isinstance(value, bool))
-    return f"{text} ({values})" if values else text
+    left = []
+    for name, value in bound.items():
+        said = re.sub(rf"\b({name}) or (\w+)", r"\1" if value else r"\2", text) if isinstance(value, bool) else text
+        left += [f"{name} {value}"] if said == text else []
+        text = said
+    return f"{text} ({', '.join(left)})" if left else text
 
 
 def cited(function: Callable[..., Any], default: str = "PRO-3") -> tuple[str, ...]:

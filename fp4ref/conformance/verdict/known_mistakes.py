@@ -82,7 +82,7 @@ def known_mistakes(
 def _of_quantizers(spec: Spec | None, scale_layout: str) -> Iterator[KnownMistake]:
     kernels = [kernel_of(each) for each in (dict.fromkeys([*OWN, *PROFILES.values()]) if spec is None else [spec])]
     for mistake in MISTAKES:
-        home = next((kernel.spec for kernel in kernels if mistake.apply(kernel) is not None), None)
+        home = next((kernel.spec for kernel in kernels if _applied(mistake, kernel) is not None), None)
         if home is not None or spec is None:
             rules = mistake.breaks if home is None else rules_of(mistake.cause, home)
             name = "" if home is None else home.name
@@ -93,6 +93,15 @@ def _of_quantizers(spec: Spec | None, scale_layout: str) -> Iterator[KnownMistak
         yield KnownMistake(
             reader.name, reader.stage, reader.text, rules_of(Cause(reader.name, reader.stage), chosen), chosen.name
         )
+
+
+def _applied(mistake: Mistake, kernel: Kernel) -> Kernel | None:
+    """Return the kernel with a mistake, which a user may have registered with a function that fails."""
+    try:
+        return mistake.apply(kernel)
+    except Exception as error:
+        got = f"{mistake.name} raises {type(error).__name__} under {kernel.spec.name}: {error}"
+        raise DomainError("mistakes", got, "a function that returns a kernel or None", "SPC-21") from error
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,7 @@ def effect(mistake: Mistake, spec: Spec) -> Effect:
     Rules: CNF-26.
     """
     right = kernel_of(spec)
-    wrong = mistake.apply(right)
+    wrong = _applied(mistake, right)
     if wrong is None:
         raise DomainError(
             "mistakes", f"{mistake.name} under {spec.name}", "a specification that it applies to", "CNF-26"
@@ -133,7 +142,7 @@ def effect(mistake: Mistake, spec: Spec) -> Effect:
     differs = [own != _made(right, exhibit) for exhibit, own in made]
     changes = Counter(case.family for case, other in zip(tried, differs, strict=True) if other)
     ordered = [*compress(made, differs), *compress(made, map(not_, differs))]  # a wrong one is refuted soon
-    others = ((other.name, other.apply(right)) for other in MISTAKES if other is not mistake)
+    others = ((other.name, _applied(other, right)) for other in MISTAKES if other is not mistake)
     alike = [
         name
         for name, kernel in others
