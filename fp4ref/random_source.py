@@ -89,23 +89,23 @@ def _of_matrix(
     """Return a function of seed and stream that makes the bytes of matrices of one shape."""
     names = direction_names(directions)
     parts = [shape if name == "row" else shape[::-1] for name in names]
-    places = [(-(-columns // BLOCK), DIRECTIONS.index(name)) for name, (_, columns) in zip(names, parts, strict=True)]
+    counters = [
+        Counters((0, 0), -(-columns // BLOCK), 0, DIRECTIONS.index(name))
+        for name, (_, columns) in zip(names, parts, strict=True)
+    ]
     planned = [_planned(_kind(device), part, False, None, registered) for part in parts]
     bind = registry.binder(planned[0][0], None)
     one = all(function is planned[0][1] for _, function in planned)  # a backend may refuse a shape
-    bound = bind([call for call, _ in planned], device) if bind and one else None
+    bound = bind([call for call, _ in planned], counters, device) if bind and one else None
 
-    def make(seed: Any, stream: int) -> Directions:
-        counters = [Counters((0, 0), across, seed, 2 * stream + place) for across, place in places]
-        if bound:
-            made = bound(counters)
-        else:
-            made = [
-                function(call, each, device, None) for (call, function), each in zip(planned, counters, strict=True)
-            ]
-        return Directions(**dict(zip(names, made, strict=True)))
+    def each_alone(seed: Any, stream: int) -> tuple[Any, ...]:
+        now = [each._replace(seed=seed, upper=2 * stream + each.upper) for each in counters]
+        return tuple(function(call, each, device, None) for (call, function), each in zip(planned, now, strict=True))
 
-    return make
+    made = bound or each_alone
+    if directions == "column":
+        return lambda seed, stream: Directions(None, *made(seed, stream))
+    return lambda seed, stream: Directions(*made(seed, stream))
 
 
 def _made(

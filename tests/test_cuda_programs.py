@@ -12,6 +12,7 @@ import pytest
 
 import fp4ref
 from fp4ref.catalogue import resolve
+from fp4ref.operands import Counters
 from fp4ref.registry import Call
 from tests.test_cuda import REASON
 
@@ -22,6 +23,7 @@ buffers = pytest.importorskip("fp4ref_cuda.buffers")
 words_of = pytest.importorskip("fp4ref_cuda.words")
 several_calls = pytest.importorskip("fp4ref_cuda.several")
 programs = pytest.importorskip("fp4ref_cuda.programs")
+randoms = pytest.importorskip("fp4ref_cuda.randoms")
 recording = pytest.importorskip("fp4ref_cuda.recording")
 
 
@@ -359,6 +361,28 @@ def test_a_random_draw_belongs_to_one_call(launched):
     seen = [several_calls.together(TOGETHER, "kind", (x, None), partial(do, x)) for x in (torch.zeros(6),) * 4]
     assert not several_calls._several
     assert len(seen) == 4
+
+
+@pytest.mark.parametrize(("seed", "last"), [(5, [5, 0]), (2**64 - 1, [2**64 - 1, 0]), (torch.tensor([3]), None)])
+def test_bytes_of_both_directions_are_drawn_in_one_launch_by_seed_and_stream(launched, monkeypatch, seed, last):
+    library = Imagined()
+    for name in ("_library", "current_library"):
+        monkeypatch.setattr(randoms, name, lambda *_: library)
+    monkeypatch.setattr(randoms, "enter", lambda library: None)
+    monkeypatch.setattr(randoms, "ready", lambda *_: partial(note, "drawn"))
+    calls = [Call("random_bits", device="cuda", shape=shape) for shape in ((48, 40), (40, 48))]
+    counters = [Counters((0, 0), 3, 0, 0), Counters((0, 0), 3, 0, 1)]
+    draw = randoms.bind_random_bits(calls, counters, "cuda:0")
+    for stream in (0, 7, 2**63 - 1, 7):
+        launched.clear()
+        rows, columns = draw(seed, stream)
+        ((_, _, words),) = launched
+        assert words[:6] == [rows.data_ptr(), 48, 40, 0, 3, 2 * stream]
+        assert words[6:12] == [columns.data_ptr(), 40, 48, 0, 3, 2 * stream + 1]
+        assert words[12:] == (last or [0, seed.data_ptr()])
+    alone = randoms.bind_random_bits(calls[1:], counters[1:], "cuda:0")
+    (columns,) = alone(seed, 7)
+    assert launched[-1][2] == [columns.data_ptr(), 40, 48, 0, 3, 15, *[0] * 6, *(last or [0, seed.data_ptr()])]
 
 
 def test_kinds_that_are_met_once_take_no_memory_to_speak_of(launched):

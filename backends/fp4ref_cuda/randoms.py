@@ -16,10 +16,11 @@ from fp4ref_cuda.launch import enter, launch, ready
 from fp4ref_cuda.plan import Plan, remember
 from fp4ref_cuda.programs import current_library
 from fp4ref_cuda.recording import Shape
-from fp4ref_cuda.words import start_once
+from fp4ref_cuda.words import HEADER, packed, start_packed
 
 THREADS, BLOCK, EACH = 256, 16, 4  # threads of a block, bytes of a random block, random blocks of a thread
 NO_PART = (0,) * 6  # the words of a part that there is not
+PARTS, UPPER = (HEADER, HEADER + len(NO_PART)), len(NO_PART) - 1  # where the words of both parts begin; one in a part
 MADE, NOTHING = Plan("random_bits", ("random_bits",)), Plan("random_bits", ())
 
 
@@ -39,40 +40,45 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any = None) ->
             require_buffer("random_bits: out", out, shape, library, None)
         if units:
             recording.forbid()  # other calls draw other bytes
-            words = pointer(out), *_part(shape, counters), *NO_PART, *_seed(counters)
+            words = pointer(out), *_part(shape, counters), *NO_PART, *_seed(counters.seed)
             launch(library, "random_bits", "", _grid(units, 1), words, THREADS)
     remember(MADE if units else NOTHING)
     return out
 
 
-def bind_random_bits(calls: Sequence[Call], device: Any) -> Callable[[Sequence[Counters]], tuple[Any, ...]] | None:
-    """Return a function that makes the bytes of one or two calls in one launch, from other counters with one seed.
+def bind_random_bits(
+    calls: Sequence[Call], counters: Sequence[Counters], device: Any
+) -> Callable[[Any, int], tuple[Any, ...]] | None:
+    """Return a function that makes the bytes of one or two calls in one launch, from a seed and a stream.
 
-    It serves torch where that device is the current one, and leaves other calls to `random_bits`.
+    counters: of each call, for stream 0. The function serves torch where that device is the current one, and leaves
+    other calls to `random_bits`.
     """
     shapes = [call.encoded for call in calls]
     if ":" not in str(device) or not all(map(_units, shapes)) or not _has_torch():
         return None
     library, grid = _library(device), _grid(max(map(_units, shapes)), len(calls))
+    parts = [(0, *_part(shape, each)) for shape, each in zip(shapes, counters, strict=True)]
+    same = packed([word for part in (*parts, NO_PART)[:2] for word in part] + [0, 0])  # in every call
     prepared: list[Any] = []
 
-    def again(counters: Sequence[Counters]) -> tuple[Any, ...]:
+    def again(seed: Any, stream: int) -> tuple[Any, ...]:
         if current_library() is not library or recording.current() is not None:
-            return tuple(random_bits(call, each, device) for call, each in zip(calls, counters, strict=True))
+            now = [each._replace(seed=seed, upper=2 * stream + each.upper) for each in counters]
+            return tuple(random_bits(call, each, device) for call, each in zip(calls, now, strict=True))
         if not prepared:
-            start = ready(library, "random_bits", "", Shape(grid, THREADS, 0, early=True), 2 * len(NO_PART) + 2)
+            start = ready(library, "random_bits", "", Shape(grid, THREADS, 0, early=True), len(same) - HEADER)
             prepared[:] = start, [library.allocator(shape, "uint8") for shape in shapes]
         start, allocators = prepared
-        made, words = [], list[int]()
-        for allocate, shape, each in zip(allocators, shapes, counters, strict=True):
-            bits = allocate()
-            made.append(bits)
-            words += bits.data_ptr(), *_part(shape, each)
-        words += NO_PART * (2 - len(made))
+        made, words = tuple([allocate() for allocate in allocators]), same[:]
+        for at, bits in zip(PARTS, made, strict=False):
+            words[at] = bits.data_ptr()
+            words[at + UPPER] += 2 * stream
+        words[-2], words[-1] = _seed(seed)
         enter(library)
-        start_once(start, library.stream(), (*words, *_seed(each)))
+        start_packed(start, library.stream(), words)
         remember(MADE)
-        return tuple(made)
+        return made
 
     return again
 
@@ -83,8 +89,8 @@ def _part(shape: tuple[int, int], counters: Counters) -> tuple[int, ...]:
     return *shape, down * across + right, across, upper
 
 
-def _seed(counters: Counters) -> tuple[int, int]:
-    return (counters.seed, 0) if isinstance(counters.seed, int) else (0, pointer(counters.seed))
+def _seed(seed: Any) -> tuple[int, int]:
+    return (seed, 0) if isinstance(seed, int) else (0, pointer(seed))
 
 
 def _units(shape: tuple[int, int]) -> int:

@@ -37,7 +37,11 @@ def arguments_at(at: int) -> list[int]:
 
 def start_once(start: Start, stream: int, arguments: Iterable[int]) -> None:
     """Start something on a stream with arguments that nothing else reads."""
-    words = packed(arguments)
+    start_packed(start, stream, packed(arguments))
+
+
+def start_packed(start: Start, stream: int, words: array[int]) -> None:
+    """Start something on a stream with words that `packed` made, which nothing else reads."""
     at = words.buffer_info()[0]
     for position, of in POINTERS:
         words[position] = at + 8 * of

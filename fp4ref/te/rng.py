@@ -31,14 +31,15 @@ def next_state(device: torch.device) -> RngState:
 
     Rules: TEL-6, TEL-76.
     """
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+    if device.type != "cuda":
+        return RngState(int(torch.randint(0, 2**63 - 1, (1,))), 0)
+    if torch.cuda.is_current_stream_capturing():
         return RngState(torch.randint(-(2**63), 2**63 - 1, (1,), device=device), 0)
-    if device.type == "cuda":
-        generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
-        seed, offset = generator.initial_seed(), generator.get_offset()
-        generator.set_offset(offset + RESERVED)
-        return RngState(seed, offset)
-    return RngState(int(torch.randint(0, 2**63 - 1, (1,))), 0)
+    index = device.index
+    generator = torch.cuda.default_generators[torch.cuda.current_device() if index is None else index]
+    offset = generator.get_offset()
+    generator.set_offset(offset + RESERVED)
+    return RngState(generator.initial_seed(), offset)
 
 
 def random_bytes(

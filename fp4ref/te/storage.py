@@ -100,13 +100,17 @@ class QuantizedTensorStorage:
     def prepare_for_saving(self) -> tuple[list[Tensor | None], Any]:
         """Return the buffers, to be saved for backward, and this object, which lets go of them."""
         values = self.__dict__
-        saved: list[Tensor | None] = [values[name] for name in self.BUFFERS]
-        values.update(dict.fromkeys(self.BUFFERS))
+        saved: list[Tensor | None] = []
+        for name in self.BUFFERS:
+            saved.append(values[name])
+            values[name] = None
         return saved, self
 
     def restore_from_saved(self, tensors: list[Tensor | None]) -> list[Tensor | None]:
         """Take the buffers back from the front of a list; returns the rest of it."""
-        self.__dict__.update(zip(self.BUFFERS, tensors, strict=False))
+        values = self.__dict__
+        for at, name in enumerate(self.BUFFERS):
+            values[name] = tensors[at]
         return tensors[len(self.BUFFERS) :]
 
     def update_quantizer(self, quantizer: Any) -> None:
@@ -250,8 +254,9 @@ def sharing_buffers(operand: Any) -> Any:
     if isinstance(operand, Tensor):
         return operand.detach()
     other = object.__new__(type(operand))
-    other.__dict__.update(operand.__dict__)
-    other._quantizer = None if operand._quantizer is None else operand._quantizer.copy()
+    values = other.__dict__ = operand.__dict__.copy()
+    if values["_quantizer"] is not None:
+        values["_quantizer"] = values["_quantizer"].copy()
     return other
 
 
