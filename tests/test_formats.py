@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import fp4ref
 from fp4ref import formats, rules
 from fp4ref.conformance.explain import codec_notes
+from fp4ref.conformance.families import rules as families_rules
 from fp4ref.conformance.families.strategies import float32s, near_midpoints, near_values
 from fp4ref.conformance.mistakes.rounding_words import ROUNDINGS as WORDS
 from fp4ref.conformance.oracle import rationals
@@ -133,6 +134,7 @@ def test_every_format_of_the_catalogue_has_its_rule_vector_oracle_and_proof():
                 ("a rule of its values", f"{form.name.upper()}-1" in rules.defined()),
                 ("fields in the oracle", form.name in rationals.FIELDS),
                 ("values for certificates", form.name in code_values.VALUES),
+                ("rules in the kit's families", form.name in families_rules.VALUES),
                 ("a codec in explanations", form in codec_notes.STANDARD),
                 ("a vector of decoding", form.name in decoded),
             )

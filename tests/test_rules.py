@@ -238,6 +238,13 @@ def test_command_shows_a_rule_and_who_cites_it():
 
 
 @pytest.mark.usefixtures("rules_read_once")
+def test_command_shows_tests_that_only_read_a_table():
+    shown, both = run("UE5M3-2").output, run("E2M1-3").output
+    assert "examples:\n  test_encoders  tests/test_standard_examples.py:" in shown
+    assert both.count("test_ties_of_e2m1  tests/test_standard_examples.py:") == 1
+
+
+@pytest.mark.usefixtures("rules_read_once")
 def test_command_refuses_an_unknown_name():
     assert isinstance(run("ZZZ").exception, UnknownNameError)
 

@@ -120,7 +120,7 @@ def _show(index: standard.Index, rule: standard.Rule) -> None:
     click.echo(rule.text if width is None else _folded(rule.text, width))
     click.echo(f"\nchapter: {rule.chapter}")
     click.echo(f"since: {history.first_version(rule.id)}")
-    for kind, places in index.citing(rule.id).items():
+    for kind, places in examples.citing(index, rule.id).items():
         if places:
             click.echo(f"{kind}:")
         for found in places:

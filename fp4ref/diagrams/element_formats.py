@@ -230,25 +230,29 @@ def _intervals(page: Canvas, y: float, codec: Codec, first: int, last: int, nan:
     )
     y += 30
     limits = edges[1:] if last == form.codes - 1 and codec.rounding is Rounding.UP else edges[1:-1]
-    for at, edge in enumerate(limits):
-        x, to = axis(edge), int(codec.encode(np.array([edge], F))[0])
+    reached = [int(code) for code in codec.encode(np.array(limits, F))]
+    for at, (edge, to) in enumerate(zip(limits, reached, strict=True)):
+        x = axis(edge)
         side = -1 if to == first + at else 1
         page.line([(x, y), (x, y + 10)], stroke="D")
         page.line([(x, y + 10), (x + 12 * side, y + 10)], stroke="D", head=True)
-        page.text(x, y + 25, f"→ {to:x}", size=10, anchor="middle", mono=True, kind="D")
-    y = _staggered(page, y + 38, [(axis(edge), f"{edge:.9g}") for edge in limits], 9)
+    arrows = [(axis(edge), f"→ {to:x}") for edge, to in zip(limits, reached, strict=True)]
+    y = _staggered(page, y + 25, arrows, 10, kind="D")
+    y = _staggered(page, y + 13, [(axis(edge), f"{edge:.9g}") for edge in limits], 9)
     past = int(codec.encode(np.array([np.inf], F))[0])
     tail = f"past {number(form.max)}, infinity too: {past:#x}{nan}"
     page.text(MARGIN, y + 22, f"{LIMITS[codec.rounding]}; {tail}.", size=11, kind="muted")
 
 
-def _staggered(page: Canvas, y: float, marks: list[tuple[float, str]], size: float) -> float:
+def _staggered(page: Canvas, y: float, marks: list[tuple[float, str]], size: float, kind: str = "ink") -> float:
     """Labels in one line, or in two where neighbours would touch; returns the last baseline."""
     widths = [text_width(text, size, mono=True) for _, text in marks]
     gaps = [right[0] - left[0] for left, right in itertools.pairwise(marks)]
     tight = any(gap < (a + b) / 2 + 4 for gap, a, b in zip(gaps, widths, widths[1:], strict=False))
     for at, (x, text) in enumerate(marks):
-        page.text(x, y + (1.2 * size if tight and at % 2 else 0), text, size=size, anchor="middle", mono=True)
+        page.text(
+            x, y + (1.2 * size if tight and at % 2 else 0), text, size=size, anchor="middle", mono=True, kind=kind
+        )
     return y + 1.2 * size * tight
 
 

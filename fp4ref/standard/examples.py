@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fp4ref import rules
-from fp4ref.rules import Tree
+from fp4ref.rules import Citation, Index, Tree
 
 VOLUME_1 = ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13", "15")
 MENTION = re.compile(r"\b[A-Z0-9]+-\d+\b")
@@ -15,6 +15,16 @@ def has_numbers(text: str) -> bool:
     """Return True if a rule's text has a number or a table, reasons and IDs of rules apart."""
     lines = [line for line in text.splitlines() if not line.startswith(">")]
     return any(line.startswith("|") or re.search(r"\d", MENTION.sub("", line)) for line in lines)
+
+
+def citing(index: Index, rule: str, tree: Tree | None = None) -> dict[str, list[Citation]]:
+    """Return the citations of a rule by kind, and tests that have only the mark `example` of it."""
+    tree = tree or rules.here()
+    found = index.citing(rule)
+    known = {(each.name, each.place.partition(":")[0]) for each in found["tests"]}
+    marked = rules.marked(tree, tree.tests, "example") if tree.tests else ()
+    of_rule = [each for each in marked if each.rule == rule]
+    return found | {"examples": [each for each in of_rule if (each.name, each.place.partition(":")[0]) not in known]}
 
 
 def gaps(tree: Tree | None = None) -> list[str]:
