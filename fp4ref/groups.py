@@ -136,15 +136,13 @@ def _members(
 
 
 def _require_out(out: Group, like: list[Quantized], names: tuple[Direction, ...]) -> None:
-    """Require the group of an earlier call. Rules: RES-8, LAY-11."""
+    """Require the group of an earlier call. Rules: RES-8."""
     if not isinstance(out, Group) or len(out) != len(like):
-        raise ShapeError(
-            OPERATION, f"out of {len(out)} members", f"the group of {len(like)} that it returned", "LAY-11"
-        )
+        raise ShapeError(OPERATION, f"out of {len(out)} members", f"the group of {len(like)} that it returned", "RES-8")
     for index, (member, other) in enumerate(zip(out, like, strict=True)):
         for field in ("spec", "shape", "dtype", "scale_layout"):
             if getattr(member, field) != getattr(other, field):
-                raise DomainError(OPERATION, f"out with another {field} for member {index}", rule="LAY-11")
+                raise DomainError(OPERATION, f"out with another {field} for member {index}", rule="RES-8")
         for name in names:
             member.direction(name)
 

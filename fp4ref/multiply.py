@@ -173,7 +173,7 @@ def _described(
     """Return the record of a product, one for all of a kind."""
     (spec, spec_b), (form, form_b) = specs, layouts
     return registry.Call(
-        f"gemm_{mode}", spec, to=to, layout=form, device=device, shape=shape, spec_b=spec_b, layout_b=form_b
+        registry.PRODUCTS[mode], spec, to=to, layout=form, device=device, shape=shape, spec_b=spec_b, layout_b=form_b
     )
 
 

@@ -19,6 +19,7 @@ from fp4ref.remembered import OnlySame, Same
 from fp4ref.spec import Spec
 
 GROUP = "fp4ref.backends"
+PRODUCTS: dict[str, str] = {mode: f"gemm_{mode}" for mode in ("exact", "blockwise", "fast")}  # operations by mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Call:
     @property
     def multiplies(self) -> bool:
         """True for products, which read only formats, blocks and global scales of their specifications."""
-        return self.operation.startswith("gemm_")
+        return self.operation in PRODUCTS.values()
 
     @property
     def required(self) -> Spec:

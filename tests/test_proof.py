@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import re
@@ -31,7 +32,7 @@ from fp4ref.proof import (
     steps,
 )
 from fp4ref.proof.catalogue import claims
-from fp4ref.proof.claims import ClaimSubject
+from fp4ref.proof.claims import ClaimSubject, Replayed
 from fp4ref.proof.python_sources import find_module
 from refuting import decided
 
@@ -291,6 +292,24 @@ def test_a_record_of_other_code_is_out_of_date(monkeypatch):
     result = CliRunner().invoke(main, ["rules", "--check"])
     assert result.exit_code == 1
     assert "certificate encode-e2m1/golden: out of date: its statement, fp4ref.formats.codec changed" in result.output
+
+
+@pytest.mark.parametrize(
+    ("reduction", "computed", "is_enough"),
+    [("", 8, True), ("", 7, False), ("", 9, False), ("why", 7, True), ("why", 9, False), ("why", 0, False)],
+)
+def test_a_claim_that_computes_another_number_of_inputs_than_it_states_is_refuted(
+    reduction, computed, is_enough, monkeypatch
+):
+    whole = claims()["cases-determined/golden"]
+    claim = dataclasses.replace(whole, size=8, reduction=reduction, decide=lambda tell: Replayed(computed))
+    record = {**records.read(whole), "size": 8, "reduction": reduction, "inputs_computed": computed}
+    assert ("its inputs_computed" in records.outdated(claim, record)) is not is_enough
+    monkeypatch.setitem(claims(), claim.name, claim)
+    result = CliRunner().invoke(main, ["prove", claim.name])
+    assert (result.exit_code == 0) is is_enough, result.output
+    said = f"witness: {computed} inputs were computed, and the claim states {'at most ' if reduction else ''}8\n"
+    assert (said in result.output) is not is_enough
 
 
 def test_a_record_of_code_that_only_moved_is_renewed_without_a_replay(monkeypatch, tmp_path):

@@ -138,11 +138,11 @@ def _required(
     """Return the caller's memory of a direction, if it can be written to."""
     whole: DirectionData | None = getattr(out, name)
     if whole is None:
-        raise ShapeError(OPERATION, f"out without the {name} direction", "the directions of the call", "LAY-11")
+        raise ShapeError(OPERATION, f"out without the {name} direction", "the directions of the call", "RES-8")
     sizes = _sizes(spec, plan, matrix, name)
     for field, part, size in zip(DirectionData._fields, whole, sizes, strict=True):
         if (part is None) != (size is None):
-            raise ShapeError(OPERATION, f"out.{name}.{field} {'missing' if part is None else 'given'}", rule="LAY-11")
+            raise ShapeError(OPERATION, f"out.{name}.{field} {'missing' if part is None else 'given'}", rule="RES-8")
         if part is not None and size is not None:
             require_buffer(f"{OPERATION}: out.{name}.{field}", part, (size,), library, x)
     return whole

@@ -242,7 +242,7 @@ def _decided(claim: ProofClaim, quiet: bool) -> Replayed:
     with Progress(console=console(), transient=True, disable=quiet or not console().is_terminal) as progress:
         task = progress.add_task(claim.name, total=1.0)
         try:
-            return claim.decide(lambda done: progress.update(task, completed=done))
+            return claim.counted(claim.decide(lambda done: progress.update(task, completed=done)))
         except BackendError:
             raise
         except Exception as error:  # noqa: BLE001 - the code that a claim is about may raise anything

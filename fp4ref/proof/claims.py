@@ -94,6 +94,18 @@ class ProofClaim:
         if self.subject is ClaimSubject.CUDA:
             object.__setattr__(self, "long", True)
 
+    def counted(self, finding: Replayed) -> Replayed:
+        """Return a finding, with a witness if the claim states another number of inputs than were computed.
+
+        A claim with a reduction computes at most its inputs, any other one exactly these.
+        """
+        enough = 0 < finding.computed <= self.size if self.reduction else finding.computed == self.size
+        if finding.witness or enough:
+            return finding
+        most = "at most " if self.reduction else ""
+        witness = f"{in_words(finding.computed)} inputs were computed, and the claim states {most}{in_words(self.size)}"
+        return finding._replace(witness=witness)
+
     def decider(self) -> str:
         """Return the reference of the function that decides the claim."""
         function: Any = self.decide

@@ -90,7 +90,7 @@ def padding(stated: StatedLayout, tell: Tell) -> Replayed:
             buffer: NDArray[np.uint8] = np.zeros(len(holds), np.uint8)
             buffer[place] = 1
             found = compare(x, spec, "row", stated.name, DirectionData(data, buffer.reshape(shape), None), needed)
-            specified = bool(holds[place]) or stated.name.startswith("tiled")
+            specified = bool(holds[place]) or stated.fills
             count += 1
             if found.equal is specified or bool(found.scales) is not bool(holds[place]):
                 return Replayed(count, f"byte {place} of {m} x {k} scales in {stated.name}")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref import api
+from fp4ref.catalogue import resolve
 from fp4ref.errors import BackendError
 from fp4ref.proof import blocks, sources
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
@@ -258,11 +259,11 @@ def claims() -> Iterator[ProofClaim]:
 
 
 def _claim(name: str, case: KernelCase, **more: Any) -> ProofClaim:
-    rules = RULES[case.spec.split("-")[0] if case.spec.startswith("nvfp4") else case.spec]
+    rules = RULES[case.spec if case.spec in RULES else "nvfp4"]  # the others are NVFP4 too
     how = f"{' in columns' if case.turned else ''}, scales {case.layout}"
     return ProofClaim(
         name=name,
-        rules=(*rules, "SR-2", "SR-3") if case.spec.endswith("-sr") else rules,
+        rules=(*rules, "SR-2", "SR-3") if resolve(case.spec).stochastic else rules,
         method=Method.EXHAUSTIVE,
         subject=ClaimSubject.CUDA,
         statement=STATEMENT.format(path=case.path, how=how),

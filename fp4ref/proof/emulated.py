@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import api
+from fp4ref.catalogue import resolve
 from fp4ref.formats import F, Floats
 from fp4ref.proof import whole
 from fp4ref.proof.blocks import PIPELINES, TYPES
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
+from fp4ref.spec import Granularity
 
 PADDED = "fp4ref.layout.value:Layout.padded_shape"
 Doubles = NDArray[np.float64]
@@ -37,13 +39,18 @@ DECODED = ("nvfp4", "mxfp8-e4m3", "mxfp8-e5m2")
 ROW, COLUMN = 2.0, 3.0  # amaxes of the directions
 
 
+def has_amax(spec: str) -> bool:
+    """Return True for NVFP4, whose tensors hold an amax; those of MXFP8 hold columns as they are stored in x."""
+    return resolve(spec).global_scale is not Granularity.NONE
+
+
 def quantizer(spec: str) -> Any:
     """Return the quantizer of a specification."""
     from fp4ref.te import MXFP8Quantizer, NVFP4Quantizer
     from fp4ref.te.dtypes import DType
 
     settings = dict(QUANTIZERS[spec])
-    if spec.startswith("nvfp4"):
+    if has_amax(spec):
         return NVFP4Quantizer(**settings)
     return MXFP8Quantizer(DType[settings.pop("fp8_dtype", "kFloat8E4M3")], **settings)
 
@@ -70,7 +77,7 @@ def bytes_held(tell: Tell) -> Replayed:
         q = api.quantize(x.reshape(-1, shape[-1]), spec, "both", "linear_padded", backend="numpy")
         for direction in ("row", "column"):
             wanted: Any = q.direction(direction)[0]
-            if spec.startswith("mxfp8") and direction == "column":
+            if not has_amax(spec) and direction == "column":
                 wanted = wanted.mapped(np.transpose)
             for name, its in ((f"_{direction}wise_data", wanted.data), (f"_{direction}wise_scale_inv", wanted.scales)):
                 mine = getattr(tensor, name)
@@ -79,7 +86,7 @@ def bytes_held(tell: Tell) -> Replayed:
                     return Replayed(count, f"{said} is {'there' if mine is not None else 'missing'}")
                 if mine is not None and mine.numpy().tobytes() != its.tobytes():
                     return Replayed(count, f"{said} are not the bytes of {spec}")
-            if spec.startswith("nvfp4") and direction in used:
+            if has_amax(spec) and direction in used:
                 amax = getattr(tensor, f"_amax_{direction}wise").numpy()
                 if amax.dtype != F or amax.tobytes() != wanted.amax.tobytes():
                     return Replayed(count, f"{spec} of {dtype} {list(shape)}: the amax of the {direction}s is {amax}")
@@ -107,7 +114,7 @@ def filled(spec: str, shape: tuple[int, int], seed: int, swizzled: bool = False)
         r, c = np.arange(rows)[:, None], np.arange(columns)[None, :]
         of = 5 * r + 3 * c + r * c + seed + (direction == "row")
         width = columns // pipe.block
-        turned = direction == "column" and spec.startswith("mxfp8")
+        turned = direction == "column" and not has_amax(spec)
         if spec == "nvfp4":
             codes = (of % 16).astype(np.uint8)
             scales = (0x38 + of[:, :width] % 8).astype(np.uint8)

@@ -111,7 +111,7 @@ def own_weights(tell: Tell) -> Replayed:
     from fp4ref.te.quantization import autocast
 
     def trained(module: Any, x: Any, name: str, *given: Any) -> tuple[Any, Any]:
-        settings = {"disable_stochastic_rounding": True} if name.startswith("NVFP4") else {}
+        settings = {"disable_stochastic_rounding": True} if name == "NVFP4BlockScaling" else {}
         own = x.clone().requires_grad_()
         with autocast(enabled=bool(name), recipe=getattr(recipe, name)(**settings) if name else None):
             y = module(own, *given)

@@ -22,8 +22,8 @@ from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice
 VALUES = {"nvfp4": "fp4ref.specs:NVFP4", "mxfp4": "fp4ref.specs:MXFP4", "mxfp8-e4m3": "fp4ref.specs:MXFP8_E4M3"}
 SPLITS = ((), (0,), (128, 0, 128, 256), (1, 0, 15, 16, 17), (33, 130, 0), (0, 0, 5))
 WIDTHS = (0, 20, 64, 192)
-TILED = {padded.name: padded for padded in PADDED if padded.name.startswith("tiled")}
-LAYOUTS = ("linear", *TILED)
+LAYOUTS = ("linear", "tiled_128x4", "tiled_8x4")
+TILED = {padded.name: padded for padded in PADDED if padded.name in LAYOUTS}
 EITHER: tuple[DirectionChoice, ...] = (*DIRECTIONS, "both")
 CODE = {
     ClaimSubject.GOLDEN: whole.QUANTIZED[ClaimSubject.GOLDEN],

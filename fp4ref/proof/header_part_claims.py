@@ -143,7 +143,7 @@ def parts() -> Iterator[HeaderPart]:
         ("hadamard.h:hadamard_amax",),
         "sums are linear but for their roundings, and the vectors find each sign and each tie",
     )
-    for name, rule in LAYOUTS.items():
+    for name, (rule, function) in LAYOUTS.items():
         body = OFFSET.replace("LAYOUT", name).replace("FORMULA", FORMULAS[name])
         yield HeaderPart(
             f"offset-{name}",
@@ -152,7 +152,7 @@ def parts() -> Iterator[HeaderPart]:
             f"all scales of matrices of up to {HIGH} rows and {WIDE} columns",
             WIDE * WIDE * HIGH,
             partial(swept, "offset", WIDE * WIDE * HIGH, body, "#include <fp4ref/layout.h>\n", no_numbers),
-            (f"layout.h:layout::{name if name.startswith('linear') else 'tiled'}",),
+            (f"layout.h:layout::{function}",),
             "an offset is a sum of digits times strides, and a stride is a constant times a count of tiles",
         )
 

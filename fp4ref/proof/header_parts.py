@@ -19,7 +19,12 @@ from fp4ref.proof.steps import INFINITY, PATTERNS, CodeSteps, shown
 from fp4ref.proof.transforms import MASK, _defined
 from fp4ref.specs import MXFP8_E4M3
 
-LAYOUTS = {"linear": "LAY-1", "linear_padded": "LAY-2", "tiled_128x4": "LAY-3", "tiled_8x4": "LAY-4"}
+LAYOUTS = {  # a rule, and the header's function
+    "linear": ("LAY-1", "linear"),
+    "linear_padded": ("LAY-2", "linear_padded"),
+    "tiled_128x4": ("LAY-3", "tiled"),
+    "tiled_8x4": ("LAY-4", "tiled"),
+}
 WIDE, HIGH = 13, 300  # columns and rows of scales
 LAST, NAN = 254, 255  # bytes of E8M0
 SOME_BYTE = 0x4D  # whose significand has all bits but one

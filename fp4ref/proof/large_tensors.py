@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import api
+from fp4ref.catalogue import resolve
 from fp4ref.formats import F
 from fp4ref.proof import blocks, whole
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
@@ -37,7 +38,7 @@ def _bytes_of_rows() -> NDArray[np.uint8]:
 
 def _quantized(spec: str, x: Any, subject: ClaimSubject, bits: Any, amax: Any) -> Any:
     named: dict[str, Any] = {"amax": amax}
-    if spec.endswith("-sr"):
+    if resolve(spec).stochastic:
         named["random_bits"] = whole._array(bits, subject)
     q = api.quantize(whole._array(x, subject), spec, backend=whole.BACKENDS[subject], **named)
     return q.direction("row")[0].mapped(whole._host)
@@ -48,7 +49,7 @@ def pieces(subject: ClaimSubject, tell: Tell) -> Replayed:
     x, bits = _tensor(), _bytes_of_rows()
     done = 0
     for spec in CASES:
-        amax = np.full(1, 2688, F) if spec.endswith("-sr") else None
+        amax = np.full(1, 2688, F) if resolve(spec).stochastic else None
         got = _quantized(spec, x, subject, bits, amax)
         for start in range(0, ROWS, PART):
             rows = slice(start, min(start + PART, ROWS))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fp4ref import api
 from fp4ref.formats import F
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
-from fp4ref.proof.emulated import PADDED, quantizer
+from fp4ref.proof.emulated import PADDED, has_amax, quantizer
 from fp4ref.proof.rounds import BlockedError, together
 from fp4ref.quantized import DIRECTIONS
 
@@ -74,7 +74,7 @@ def _unlike(kind: str, q: Any, weight: Any, start: int, stop: int) -> str:
     """Return which buffer of a process is not that of the rule, empty if there is none. Rules: TEM-10."""
     place = np.arange(WEIGHT[0] * WEIGHT[1]).reshape(WEIGHT)
     mine = (place >= start) & (place < stop)
-    if kind.startswith("nvfp4"):
+    if has_amax(kind):
         if weight._amax_rowwise.numpy().tobytes() != q.row.amax.tobytes():
             return "amaxes"
         got, want = (

@@ -18,6 +18,7 @@ from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
 from fp4ref.proof.cuts import ON_HOST, matrix
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData
 from fp4ref.random_source import random_bits
+from fp4ref.spec import Granularity
 
 COLUMNS = 40  # of the whole; some of its last block
 SEED, STREAM = 5, 3
@@ -47,7 +48,7 @@ PARTS = (
 ROWS = {1: 5, 16: 35, 32: 67}  # of the whole: two blocks and a part of one, or five rows
 SPLIT = 66  # rows, at most, over three processes: two blocks and more
 SPLITS = 2 * len(PARTS) * sum((total + 1) * (total + 2) // 2 for total in range(SPLIT + 1))
-AMAX = {"nvfp4": 6.0 * 2**5, "mxfp8": None}
+AMAX = 6.0 * 2**5  # where there is a global scale
 
 
 def count(spec: CutParts) -> int:
@@ -66,14 +67,15 @@ def _bytes(
 ) -> DirectionData:
     """Return the bytes of a part that begins at a row of a whole, under the whole's amax."""
     bits = None
-    if spec.name.endswith("-sr"):
+    spec_of = resolve(spec.name)
+    if spec_of.stochastic:
         bits = random_bits(x.shape, direction, SEED, STREAM, (start, 0), (rows, COLUMNS), backend="numpy")
         bits = whole._array(bits, subject)
     q = api.quantize(
         whole._array(x, subject),
         spec.name,
         direction,
-        amax=AMAX[spec.name[:5]],
+        amax=AMAX if spec_of.global_scale is not Granularity.NONE else None,
         random_bits=bits,
         backend=whole.BACKENDS[subject],
     )
@@ -89,7 +91,7 @@ def parts(spec: CutParts, subject: ClaimSubject, tell: Tell) -> Replayed:
         full = _bytes(spec, x, 0, rows, direction, subject)
         for start, stop in _ranges(spec, direction):
             got = _bytes(spec, np.ascontiguousarray(x[start:stop]), start, rows, direction, subject)
-            codes = 2 if spec.name.startswith("nvfp4") else 1  # in a byte
+            codes = 8 // resolve(spec.name).element.format.bits  # in a byte
             for name, per in (("data", codes), ("scales", spec.column)):
                 mine, its = getattr(got, name), getattr(full, name)
                 want = its[start:stop] if direction == "row" else its[:, start // per : -(-stop // per)]
@@ -131,7 +133,7 @@ def claims() -> Iterator[ProofClaim]:
             value = f"{sources.LOWERED}{spec.name}" if subject is ClaimSubject.CPU else spec.value
             yield ProofClaim(
                 name=f"part-{spec.name}/{subject}",
-                rules=("TEM-7", "TEM-9" if spec.name.endswith("-sr") else "THM-9"),
+                rules=("TEM-7", "TEM-9" if resolve(spec.name).stochastic else "THM-9"),
                 method=Method.ARGUMENT,
                 subject=subject,
                 statement=f"In {spec.name}, rows that are cut between blocks have the bytes of the whole.",

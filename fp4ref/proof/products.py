@@ -221,7 +221,7 @@ def claims() -> Iterator[ProofClaim]:
                 "the rules, in modes exact and blockwise.",
                 domain=f"all pairs of codes under all pairs of {under}",
                 size=2 * rows**2,
-                long=subject is ClaimSubject.TORCH and spec.startswith("mxfp8"),
+                long=subject is ClaimSubject.TORCH and PIPELINES[spec]().element.format.bits == 8,
                 decide=partial(pairs, spec, subject),
                 covers=(*CODE[subject], *_lowered(spec, subject)),
             )

@@ -19,7 +19,6 @@ from fp4ref.proof.claims import ClaimSubject, ProofClaim, Replayed
 from fp4ref.spec_root import spec_root
 
 PROVED = "proved"
-STATED = "its "  # before the name of a part of the statement
 Record = dict[str, Any]
 
 
@@ -96,9 +95,17 @@ def read(claim: ProofClaim) -> Record | None:
 
 def outdated(claim: ProofClaim, record: Record) -> list[str]:
     """Return how a record differs from its claim as it stands now: parts of the statement, modules and files."""
-    stated = [f"{STATED}{key}" for key, value in _stated(claim).items() if record.get(key) != value]
     before, now = record["covered"], _by_file(claim.name)
-    return stated + sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    return _restated(claim, record) + sorted(
+        name for name in before.keys() | now.keys() if before.get(name) != now.get(name)
+    )
+
+
+def _restated(claim: ProofClaim, record: Record) -> list[str]:
+    """Return the parts of the statement in which a record differs from its claim, its count of inputs among them."""
+    stated = [f"its {key}" for key, value in _stated(claim).items() if record.get(key) != value]
+    counted = claim.counted(Replayed(record.get("inputs_computed", 0)))
+    return stated + ["its inputs_computed"] * bool(counted.witness)
 
 
 def renewed(claim: ProofClaim) -> bool:
@@ -107,9 +114,9 @@ def renewed(claim: ProofClaim) -> bool:
     Nothing is replayed: the statement and every definition's digest have to be those of the record, name by name.
     """
     record, parts = read(claim), covered(claim.name)
-    if record is None or not (changed := outdated(claim, record)):
+    if record is None or not outdated(claim, record):
         return False
-    if any(name.startswith(STATED) for name in changed) or record["digest"] != sources.total(parts):
+    if _restated(claim, record) or record["digest"] != sources.total(parts):
         return False
     _write(claim, {**record, "covered": sources.by_file(parts)})
     return True

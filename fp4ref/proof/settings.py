@@ -12,8 +12,28 @@ from fp4ref.formats import FORMATS, Codec, Rounding
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
 from fp4ref.spec import Block, FourOverSix, Granularity, Hadamard, Spec
 
-ELEMENTS = ("e2m1", "e2m1 stochastic", "e4m3", "int8", "e8m0")  # a format, and a rounding if it is not the usual one
-SCALES = ("e4m3", "e4m3 truncate", "e5m2", "ue5m3", "e8m0", "e2m1", "e2m1 stochastic", "e3m2")
+
+class Picked(NamedTuple):
+    """A format, and its rounding: the usual one is even, and up of E8M0."""
+
+    format: str
+    rounding: str = "even"
+
+    def codec(self) -> Codec:
+        """Return the codec."""
+        return Codec(format=FORMATS[self.format], rounding=Rounding(self.rounding), nan=(0, 0))
+
+
+USUAL = {name: Picked(name) for name in ("e2m1", "e4m3", "int8", "e5m2", "ue5m3", "e3m2")} | {
+    "e8m0": Picked("e8m0", "up")
+}
+STOCHASTIC = Picked("e2m1", "stochastic")
+ELEMENTS = (USUAL["e2m1"], STOCHASTIC, *(USUAL[name] for name in ("e4m3", "int8", "e8m0")))
+SCALES = (
+    *(USUAL["e4m3"], Picked("e4m3", "truncate")),
+    *(USUAL[name] for name in ("e5m2", "ue5m3", "e8m0", "e2m1")),
+    *(STOCHASTIC, USUAL["e3m2"]),
+)
 WITHOUT_SIGN = ("e8m0", "ue5m3")
 NARROW = ("e2m1", "e3m2")
 LARGEST = {"e2m1": 6.0, "e4m3": 448.0, "int8": 127 / 64, "e8m0": 2.0**127}
@@ -23,21 +43,11 @@ MASKS = (-1, 0, 0xD7E8, 0xFFFF, 0x10000)
 SCALE_MAXIMA = (float("nan"), -1.0, 0.0, 2.0**-9, 256.0, 448.0, 448.5)
 
 
-def _format(words: str) -> str:
-    return words.partition(" ")[0]
-
-
-def _codec(words: str) -> Codec:
-    name, _, rounding = words.partition(" ")
-    chosen = Rounding(rounding or ("up" if name == "e8m0" else "even"))
-    return Codec(format=FORMATS[name], rounding=chosen, nan=(0, 0))
-
-
 class SpecSettings(NamedTuple):
     """The settings of a specification that rules exclude from each other."""
 
-    element: str
-    scale: str
+    element: Picked
+    scale: Picked
     block: tuple[int, int]
     global_scale: Granularity
     element_max: float | None
@@ -48,8 +58,8 @@ class SpecSettings(NamedTuple):
         """Return the specification."""
         return Spec(
             name="some",
-            element=_codec(self.element),
-            scale=_codec(self.scale),
+            element=self.element.codec(),
+            scale=self.scale.codec(),
             block=Block(*self.block),
             global_scale=self.global_scale,
             element_max=self.element_max,
@@ -62,15 +72,15 @@ class SpecSettings(NamedTuple):
 
         Rules: SPC-2, SR-5, FOS-7, GLB-5, GLB-6, HAD-5, BLK-1.
         """
-        (rows, columns), element, scale = self.block, _format(self.element), _format(self.scale)
-        stochastic, most = self.element.endswith("stochastic"), self.element_max
+        (rows, columns), element, scale = self.block, self.element.format, self.scale.format
+        stochastic, most = self.element.rounding == "stochastic", self.element_max
         by_row, without = (self.global_scale == name for name in ("row", "none"))
-        searched = self.element == "e2m1" and scale == "e4m3" and not without and rows in {1, 2, 16}
+        searched = self.element == USUAL["e2m1"] and scale == "e4m3" and not without and rows in {1, 2, 16}
         reasons = {
             "BLK-1": rows == 0 or columns == 0,
             "SPC-2": element in WITHOUT_SIGN
             or scale in NARROW
-            or self.scale.endswith("stochastic")
+            or self.scale.rounding == "stochastic"
             or not (most is None or 0 < most <= LARGEST[element]),
             "GLB-5": by_row and (rows != 1 or self.hadamard or stochastic),
             "GLB-6": scale == "e8m0" and not without,
@@ -97,8 +107,8 @@ def _alone() -> Iterator[Making]:
         make = partial(FourOverSix, scale_max=most)
         yield Making(f"4over6 scale_max {most}", make, set() if 0 < most <= LARGEST["e4m3"] else {"FOS-2"})
     for name in FORMATS:
-        words = f"{name} stochastic"
-        yield Making(words, partial(_codec, words), set() if name == "e2m1" else {"SR-1"})
+        picked = Picked(name, "stochastic")
+        yield Making(picked, picked.codec, set() if name == "e2m1" else {"SR-1"})
 
 
 def _together() -> Iterator[Making]:

@@ -14,12 +14,12 @@ from fp4ref.catalogue import resolve
 from fp4ref.formats import F
 from fp4ref.proof import whole
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
-from fp4ref.proof.emulated import PADDED, filled, quantizer
+from fp4ref.proof.emulated import PADDED, filled, has_amax, quantizer
 from fp4ref.proof.rounds import BlockedError, together
 from fp4ref.quantized import DIRECTIONS
 
 MEMBERS = (1, 2, 3)
-SENT = ("nvfp4", "nvfp4-2d", "mxfp8-e4m3")
+SENT = {"nvfp4": "nvfp4", "nvfp4-2d": "nvfp4", "mxfp8-e4m3": "mxfp8-e4m3"}  # and the pipeline of its bytes
 WIDTHS = (64, 96)
 SIZES = (32, 64, 160)  # rows of a shard
 USED = (("row",), ("column",), ("row", "column"))
@@ -35,19 +35,19 @@ def _shard(spec: str, used: tuple[str, ...], rows: int, width: int, seed: int) -
     made = quantizer(spec)
     made.set_usage(rowwise="row" in used, columnwise="column" in used)
     shard = made(torch.zeros((rows, width)))
-    model = filled(spec.removesuffix("-2d"), (rows, width), seed).tensor
+    model = filled(SENT[spec], (rows, width), seed).tensor
     for direction in used:
         for part in ("data", "scale_inv"):
             name = f"_{direction}wise_{part}"
             getattr(shard, name).copy_(getattr(model, name))
-        if spec.startswith("nvfp4"):
+        if has_amax(spec):
             getattr(shard, f"_amax_{direction}wise").fill_(2.0)
     return shard
 
 
 def _parts(spec: str, shard: Any, used: tuple[str, ...], rows: int) -> list[NDArray[np.uint8]]:
     """Return the codes and the compact scales of a shard's rows. Rules: TEL-15."""
-    if spec.startswith("nvfp4"):
+    if has_amax(spec):
         return [shard._rowwise_data.numpy(), shard._rowwise_scale_inv.numpy()[:rows]]
     found = []
     for direction in used:
@@ -61,7 +61,7 @@ def _sendable() -> list[tuple[str, tuple[str, ...], int, int, int]]:
     return [
         (spec, used, members, rows, width)
         for spec, used, members, rows, width in product(SENT, USED, MEMBERS, SIZES, WIDTHS)
-        if spec.startswith("mxfp8") or ("row" in used and (spec == "nvfp4-2d" or "column" not in used))
+        if not has_amax(spec) or ("row" in used and (spec == "nvfp4-2d" or "column" not in used))
     ]
 
 

@@ -101,8 +101,8 @@ def dequantizes(spec: str, subject: ClaimSubject, tell: Tell) -> Replayed:
 
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims about calls."""
-    for spec in CODECS:
-        element = spec.removeprefix("mxfp6-").upper()
+    for spec, codec in CODECS.items():
+        element = codec.format.name.upper()
         for subject in whole.BACKENDS:
             value = whole.value_of(spec, VALUES[spec], subject)
             yield ProofClaim(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -166,7 +167,7 @@ def claims() -> Iterator[ProofClaim]:
         statement="A block of MX with finite values returns if its byte is 00 or its top is above half of the largest "
         "value; otherwise its byte gets smaller. Its values return.",
         domain=f"all blocks of {len(MX_SPECS)} specifications: their scale bytes, and the codes up to each largest one",
-        size=SCALES * sum(len(_values(resolve(name).element.format.name)) for name in MX_SPECS),
+        size=SCALES * sum(comb(len(_values(resolve(name).element.format.name)) + 1, 2) for name in MX_SPECS),
         decide=returned,
         covers=(*whole.QUANTIZED[ClaimSubject.GOLDEN], *whole.DECODED[ClaimSubject.GOLDEN], *MX_VALUES),
         reduction="a code depends on its element and the block's scale, and the scale on the largest element; so each "

@@ -283,7 +283,7 @@ def _unwrap_tensor(x: Any, usage: str) -> Any:
     """Return the operand that a product with "rowwise" or "columnwise" reads of it. Rules: TEL-56."""
     if usage not in {"rowwise", "columnwise"}:
         raise ValueError(f"Unsupported GEMM tensor usage ({usage}), need rowwise or columnwise")
-    direction = usage.removesuffix("wise")
+    direction = {"rowwise": "row", "columnwise": "column"}[usage]
     if isinstance(x, HybridQuantizedTensorStorage) and direction not in x.directions():
         got = f"GEMM requested the {usage} representation, but it is unavailable"
         raise SettingError("general_gemm", got, f"a tensor with {usage} data", "TEL-25")
