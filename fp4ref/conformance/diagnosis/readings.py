@@ -6,7 +6,7 @@ of that layout finds the right byte for every block in the same buffer, and the 
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,23 +105,21 @@ class Readings:
         if reader.place is None and self.stored.size == self.rows * self.blocks:
             return False  # nothing is padded
         offsets = self._offsets(reader)
-        left = self._compared.copy()
+        compared, blank = _padding(self.declared, self.rows, self.blocks)
+        left = compared.copy()
         if left.size != self.stored.size or not fits(offsets, self.stored.size):
             return False
         left[offsets] = False
-        return bool((self.stored != self._blank)[left].any())
-
-    @cached_property
-    def _compared(self) -> Bools:
-        """True for every byte of the declared buffer that is compared."""
-        return self.declared.compared(self.rows, self.blocks).reshape(-1)
-
-    @cached_property
-    def _blank(self) -> Codes:
-        """The declared buffer with padding alone."""
-        return self.declared.from_linear(np.zeros((self.rows, self.blocks), np.uint8)).reshape(-1)
+        return bool((self.stored != blank)[left].any())
 
     def spare(self) -> bool:
         """Return True if spare bits of a row's last byte are not zero. Rules: PACK-2, PACK-5."""
         used = self.columns * self.spec.element.format.bits % 8
         return bool(used and self.data.size and (self.data.reshape(self.rows, -1)[:, -1] >> used).any())
+
+
+@lru_cache(maxsize=64)
+def _padding(declared: Layout, rows: int, blocks: int) -> tuple[Bools, Codes]:
+    """Return which bytes of a layout's buffer are compared, and the buffer with padding alone."""
+    blank = declared.from_linear(np.zeros((rows, blocks), np.uint8))
+    return declared.compared(rows, blocks).reshape(-1), blank.reshape(-1)
