@@ -8,7 +8,9 @@ from covering import few, names_by_parts
 from fp4ref import packing
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.diagnosis.diagnose import diagnose
+from fp4ref.conformance.diagnosis.evidence import Item
 from fp4ref.conformance.diagnosis.explanations import report_lines, verdict
+from fp4ref.conformance.diagnosis.readings import FAILURES
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.families.variants import Topic
 from fp4ref.conformance.mistakes import MISTAKES, Exhibit, kernel_of, scale_readers
@@ -377,3 +379,52 @@ def test_one_right_result_refutes_a_cause():
         return case.id == "normal/1/f32/row"
 
     assert not diagnose(NVFP4, "linear", truncated_but(right), 2).explanations
+
+
+def sides(kernels, exhibit_of):
+    """Scale bytes and codes of kernels, None where one means nothing."""
+    for kernel in kernels:
+        try:
+            side = scale_side(kernel, exhibit_of(), EVERY)
+            yield side.scales.tobytes(), code_side(kernel, side).tobytes()
+        except FAILURES:
+            yield None
+
+
+@pytest.mark.rule("CNF-1")
+@pytest.mark.parametrize("spec", [NVFP4, MXFP8_E4M3, NVFP4_RHT], ids=lambda spec: spec.name)
+def test_stages_that_mistakes_share_change_no_byte(spec):
+    case = next(case for case in inputs(spec.name) if case.x.size > 256)
+    kernels = [made for mistake in MISTAKES if (made := mistake.apply(kernel_of(spec))) is not None]
+    shared = Exhibit(case)
+    with np.errstate(all="ignore"):
+        assert list(sides(kernels, lambda: shared)) == list(sides(kernels, lambda: Exhibit(case)))
+
+
+def counted(function, calls):
+    def called(*arguments):
+        calls.append(function)
+        return function(*arguments)
+
+    return called
+
+
+@pytest.mark.rule("CNF-1")
+def test_what_hypotheses_share_is_made_once():
+    base, calls, exhibit = kernel_of(NVFP4), [], Exhibit(inputs("nvfp4")[0])
+    kernel = base.but(block_amax=counted(base.block_amax, calls), block_scale=counted(base.block_scale, calls))
+    for last in (kernel, kernel.but(scale_byte=lambda byte: byte + 1), kernel.but(scale_value=np.abs)):
+        scale_side(last, exhibit, EVERY)
+    assert calls == [base.block_amax, base.block_scale]
+
+
+@pytest.mark.rule("CNF-1")
+def test_a_wrong_maximum_is_dropped_before_its_scales():
+    case, base, calls = inputs("nvfp4")[0], kernel_of(NVFP4), []
+    item = Item(case, quantize(case.x, NVFP4, case.direction), NVFP4, layout("linear"))
+    kernel = base.but(block_scale=counted(base.block_scale, calls))
+    part = item.parts(True)[0]
+    assert part.side_after_amax(kernel.but(report=lambda amax: amax * 2)) is None
+    assert not calls
+    assert part.side_after_amax(kernel) is not None
+    assert calls

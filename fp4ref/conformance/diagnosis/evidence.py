@@ -27,7 +27,7 @@ from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.places import Place
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader
 from fp4ref.conformance.mistakes.sides import EVERY, CaseLike, code_side, scale_side
-from fp4ref.formats import Codes, F
+from fp4ref.formats import Codes, F, Floats
 from fp4ref.layout import Layout
 from fp4ref.quantized import DirectionData
 from fp4ref.spec import Spec
@@ -77,12 +77,13 @@ class Item(Classified):
         self.within = within
         self.bounded = bounded and spec.hadamard is not None and case.direction == "column"
         self._marks: dict[Tier, Marks] = {}
+        self._tried: tuple[Kernel, ScaleSide | None] | None = None
+        self._coded: tuple[Kernel, ScaleSide, Codes] | None = None
 
     @cached_property
     def equal(self) -> bool:
         """True if the candidate's bytes are the specification's, padding and spare nibbles left out."""
-        kernel = kernel_of(self.spec)
-        return self.matches(kernel, DECLARED, LOW_FIRST, tier=True)
+        return self.matches(self.kernel, DECLARED, LOW_FIRST, tier=True)
 
     def marks(self, tier: Tier) -> Marks | None:
         """Return the part of the case that belongs to a tier; None stands for the whole case."""
@@ -133,12 +134,27 @@ class Item(Classified):
             return False
         step = math.lcm(STEP, self.spec.block.rows)
         rows = self.rows if kernel.whole else max(LARGE // 4 // max(self.columns, 1) // step, 1) * step
-        parts = [Part(self, slice(row, row + rows), EVERY, tier) for row in range(0, max(self.rows, 1), max(rows, 1))]
-        for part in parts:
-            side = part.side(kernel)
+        slices = [slice(row, row + rows) for row in range(0, self.rows, rows)] if 0 < rows < self.rows else [EVERY]
+        for rows_of_part in slices:
+            part = Part(self, rows_of_part, EVERY, tier)
+            side = self._side_of(kernel, part) if part.whole else part.side(kernel)
             if side is None or not part.scales_match(kernel, side, scales) or not part.codes_match(kernel, side, data):
                 return False
         return True
+
+    def _side_of(self, kernel: Kernel, whole: Part) -> ScaleSide | None:
+        """Return the scales of the whole case; the last kernel's are kept, of which every tier is asked about."""
+        if self._tried is None or self._tried[0] is not kernel:
+            self._tried = kernel, whole.side(kernel)
+        return self._tried[1]
+
+    def codes_of(self, kernel: Kernel, side: ScaleSide) -> Codes:
+        """Return the codes that a kernel makes after its scales; those made last are kept."""
+        if kernel is self.kernel and side is self.base:
+            return self.base_codes
+        if self._coded is None or self._coded[0] is not kernel or self._coded[1] is not side:
+            self._coded = kernel, side, code_side(kernel, side)
+        return self._coded[2]
 
     def made(self, kernel: Kernel) -> tuple[bytes, bytes] | None:
         """Return the scale bytes and codes that a kernel makes; None where it means nothing."""
@@ -180,7 +196,12 @@ class Item(Classified):
         codes = self.codes(LOW_FIRST)
         if codes is None:
             return np.ones((self.rows, self.columns), np.bool_)
-        return np.asarray((codes != code_side(kernel_of(self.spec), self.base)) & self._inside)
+        return np.asarray((codes != self.base_codes) & self._inside)
+
+    @cached_property
+    def base_codes(self) -> Codes:
+        """The specification's own codes."""
+        return code_side(self.kernel, self.base)
 
     def differs_on(self, kind: Special) -> bool:
         """Return True if a byte of a class of special input is not the specification's, or the amax of such a case."""
@@ -233,6 +254,8 @@ class Part:
     def side(self, kernel: Kernel) -> ScaleSide | None:
         """Return a kernel up to its scales; None where it means nothing."""
         try:
+            if kernel is self.item.kernel:
+                return self._base
             if kernel.same_until_bytes(self.item.kernel):
                 return self._base._replace(scales=kernel.scales(self._base.scales))
             return scale_side(kernel, self.item.exhibit, self.rows, self.columns)
@@ -242,7 +265,23 @@ class Part:
     @cached_property
     def _base(self) -> ScaleSide:
         """The specification's own result."""
-        return scale_side(self.item.kernel, self.item.exhibit, self.rows, self.columns)
+        return (
+            self.item.base if self.whole else scale_side(self.item.kernel, self.item.exhibit, self.rows, self.columns)
+        )
+
+    def side_after_amax(self, kernel: Kernel) -> ScaleSide | None:
+        """Return a kernel up to its scales, which are not made where its maxima are not the candidate's already."""
+        if kernel.placed or kernel.other is not None:  # whose maxima are known with the scales
+            side = self.side(kernel)
+            return side if side is not None and self.amax_matches(kernel, side) else None
+        if self.item.amax is not None and self.amax:
+            try:
+                maxima = self.item.exhibit.amax(kernel)
+                if maxima is not None and not self._same_amax(kernel, kernel.report(maxima[0])):
+                    return None
+            except FAILURES:
+                return None
+        return self.side(kernel)
 
     def scales_match(self, kernel: Kernel, side: ScaleSide, reader: ScaleReader) -> bool:
         """Return True if maxima and scale bytes are the candidate's."""
@@ -252,11 +291,15 @@ class Part:
         """Return True if the maxima are the candidate's, if it has them. Rules: CNF-1, PRO-1."""
         if self.item.amax is None or side.amax is None or not self.amax:
             return True
-        got, wanted = self.item.amax, np.asarray(side.amax, F)
+        return self._same_amax(kernel, side.amax)
+
+    def _same_amax(self, kernel: Kernel, made: Floats) -> bool:
+        got, wanted = self.item.amax, np.asarray(made, F)
+        assert got is not None
         if got.shape != wanted.shape:
             return False
         bad = got.view(np.uint32) != wanted.view(np.uint32)
-        if kernel.spec not in OWN:
+        if bad.any() and kernel.spec not in OWN:
             bad &= ~(np.isnan(got) & np.isnan(wanted))
         return not bad.any()
 
@@ -280,7 +323,7 @@ class Part:
     def reading(self, kernel: Kernel, side: ScaleSide, readers: Iterable[DataReader]) -> list[DataReader]:
         """Return the readers by which the codes are the candidate's."""
         try:
-            wanted = code_side(kernel, side)
+            wanted = self.item.codes_of(kernel, side)
         except FAILURES:
             return []
         return [reader for reader in readers if self._reads(kernel, wanted, reader)]

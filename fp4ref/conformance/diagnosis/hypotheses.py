@@ -50,7 +50,9 @@ class Hypothesis:
         kernel = mistake.apply(self.kernel)
         if kernel is None:
             return None
-        mistakes = tuple(sorted((*self.mistakes, mistake), key=lambda m: ORDER.index(m.stage)))
+        mistakes = (*self.mistakes, mistake)
+        if len(mistakes) > 1:
+            mistakes = tuple(sorted(mistakes, key=lambda m: ORDER.index(m.stage)))
         return Hypothesis(kernel, self.profile, mistakes, self.scales, self.data, self.padding)
 
     def reading(self, scales: ScaleReader | None = None, data: DataReader | None = None) -> Hypothesis:

@@ -6,14 +6,15 @@ of that layout finds the right byte for every block in the same buffer, and the 
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.mistakes.data_readers import DataReader
-from fp4ref.conformance.mistakes.readers import ScaleReader, fits
+from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, fits
 from fp4ref.conformance.mistakes.sides import CaseLike, Exhibit
+from fp4ref.conformance.mistakes.tile_places import Offsets
 from fp4ref.errors import Fp4Error
 from fp4ref.formats import Codes, F
 from fp4ref.layout import Layout
@@ -42,6 +43,7 @@ class Readings:
         self.amax = None if got.amax is None else np.array(got.amax, F).reshape(-1)
         self._scales: dict[str, Codes | None] = {}
         self._codes: dict[str, Codes | None] = {}
+        self._stray: dict[str, bool] = {}
 
     @property
     def size(self) -> int:
@@ -53,7 +55,7 @@ class Readings:
         if reader.name not in self._scales:
             found = None
             try:
-                offsets = reader.offsets(self.declared, self.rows, self.blocks)
+                offsets = self._offsets(reader)
                 found = self.stored[offsets] if fits(offsets, self.stored.size) else None
             except FAILURES:
                 pass
@@ -61,6 +63,16 @@ class Readings:
                 return found
             self._scales[reader.name] = found
         return self._scales[reader.name]
+
+    def _offsets(self, reader: ScaleReader) -> Offsets:
+        """Return the byte of every scale, [rows, blocks], as a reader takes it."""
+        if reader.place is None:
+            return self._declared_offsets
+        return reader.offsets(self.declared, self.rows, self.blocks)
+
+    @cached_property
+    def _declared_offsets(self) -> Offsets:
+        return DECLARED.offsets(self.declared, self.rows, self.blocks)
 
     def shared(self, reader: ScaleReader) -> Bools:
         """Return the scales [rows, blocks] whose byte is also that of another scale or of padding."""
@@ -83,24 +95,31 @@ class Readings:
         """Return True if a specified byte of padding, as a reader takes it, is not its fill. Rules: LAY-5, LAY-15."""
         if not self.declared.pads_compared:
             return False
-        offsets = reader.offsets(self.declared, self.rows, self.blocks)
-        left = self._compared.copy()
+        if not reader.remembered:
+            return self._strays(reader)
+        if reader.name not in self._stray:
+            self._stray[reader.name] = self._strays(reader)
+        return self._stray[reader.name]
+
+    def _strays(self, reader: ScaleReader) -> bool:
+        if reader.place is None and self.stored.size == self.rows * self.blocks:
+            return False  # nothing is padded
+        offsets = self._offsets(reader)
+        compared, blank = _padding(self.declared, self.rows, self.blocks)
+        left = compared.copy()
         if left.size != self.stored.size or not fits(offsets, self.stored.size):
             return False
         left[offsets] = False
-        return bool((self.stored != self._blank)[left].any())
-
-    @cached_property
-    def _compared(self) -> Bools:
-        """True for every byte of the declared buffer that is compared."""
-        return self.declared.compared(self.rows, self.blocks).reshape(-1)
-
-    @cached_property
-    def _blank(self) -> Codes:
-        """The declared buffer with padding alone."""
-        return self.declared.from_linear(np.zeros((self.rows, self.blocks), np.uint8)).reshape(-1)
+        return bool((self.stored != blank)[left].any())
 
     def spare(self) -> bool:
         """Return True if spare bits of a row's last byte are not zero. Rules: PACK-2, PACK-5."""
         used = self.columns * self.spec.element.format.bits % 8
         return bool(used and self.data.size and (self.data.reshape(self.rows, -1)[:, -1] >> used).any())
+
+
+@lru_cache(maxsize=64)
+def _padding(declared: Layout, rows: int, blocks: int) -> tuple[Bools, Codes]:
+    """Return which bytes of a layout's buffer are compared, and the buffer with padding alone."""
+    blank = declared.from_linear(np.zeros((rows, blocks), np.uint8))
+    return declared.compared(rows, blocks).reshape(-1), blank.reshape(-1)

@@ -208,8 +208,8 @@ class Search:
             if not part.serves(kernel):
                 continue
             self._tick()
-            side = part.side(kernel)
-            if side is None or not part.amax_matches(kernel, side):
+            side = part.side_after_amax(kernel)
+            if side is None:
                 return
             alive = list(self._matching(part, kernel, side, alive))
             chosen = hypothesis.mistakes and side.codes is not None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from functools import cached_property
+from operator import is_
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,6 +22,7 @@ from fp4ref.quantized import Direction
 from fp4ref.spec import Granularity, Metric
 
 EVERY = slice(None)
+ONE = np.ones((1, 1, 1, 1), F)  # the global scale, where there is none
 
 
 class CaseLike(Protocol):
@@ -53,6 +56,7 @@ class Exhibit:
         self._values: dict[Any, Values] = {}
         self._drawn: tuple[Any, Codes] | None = None
         self._changed: dict[bool, tuple[Any, Any, Floats]] = {}
+        self._made: dict[str, tuple[Any, tuple[Any, ...], Any]] = {}
 
     @cached_property
     def matrix(self) -> Floats:
@@ -110,6 +114,16 @@ class Exhibit:
             known = self._changed[scaled] = change, found, change(found)
         return known[2]
 
+    def made(self, stage: str, at: Any, make: Callable[[], Any], *of: Any) -> Any:
+        """Return what a stage makes, once for kernels in a row that have it, and all that it is made of, in common.
+
+        at: the rows and columns. of: the functions and arrays that it depends on, which nothing changes afterwards.
+        """
+        known = self._made.get(stage)
+        if known is None or known[0] != at or not all(map(is_, known[1], of)):
+            known = self._made[stage] = at, of, make()
+        return known[2]
+
     def drawn(self, kernel: Kernel) -> Codes | None:
         """Return the random bits that a kernel uses for the elements of the matrix, if it is given any."""
         if self.case.random_bits is None:
@@ -140,18 +154,21 @@ def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = E
         return _placed_side(kernel, exhibit, rows, columns)
     if kernel.other is not None:
         return _other_side(kernel, exhibit)
-    k = kernel.constants(constants(kernel.spec, exhibit.dtype))
-    values = exhibit.changed(kernel)[rows, columns]
-    apart = kernel.elements is not None
-    blocks = split(exhibit.changed(kernel, scaled=True)[rows, columns] if apart else values, kernel.block)
-    maxima, g = exhibit.amax(kernel), np.ones((1, 1, 1, 1), F)
-    used = None
+    made, at, spec, block = exhibit.made, (rows, columns), kernel.spec, kernel.block
+    k = made("constants", None, lambda: kernel.constants(constants(spec, exhibit.dtype)), kernel.constants, spec)
+    changed = exhibit.changed(kernel)
+    values, apart = changed[rows, columns], kernel.elements is not None
+    source = exhibit.changed(kernel, scaled=True) if apart else changed
+    blocks = made("blocks", at, lambda: split(source[rows, columns], block), source, block)
+    maxima = exhibit.amax(kernel)
+    used, g = None, ONE
     if maxima is not None:
-        used = (maxima[1] if maxima[1].size == 1 else maxima[1][rows])[:, None, None, None]
-        g = made_nan(kernel.global_scale(used, k), used)
-    seen = blocks if kernel.tails is same and not apart else split(kernel.tails(values), kernel.block)
-    block_amax = kernel.block_amax(seen, kernel.keep_block_nan)
-    t = made_nan(kernel.block_scale(block_amax, g, k), block_amax, g)
+        used, g = made("g", rows, lambda: _global(kernel, maxima[1], rows, k), kernel.global_scale, maxima[1], k)
+    seen = blocks if kernel.tails is same and not apart else split(kernel.tails(values), block)
+    keep_nan = kernel.keep_block_nan
+    block_amax = made("maxima", None, lambda: kernel.block_amax(seen, keep_nan), kernel.block_amax, seen, keep_nan)
+    scale = kernel.block_scale
+    t = made("t", None, lambda: made_nan(scale(block_amax, g, k), block_amax, g), scale, block_amax, g, k)
     drawn = exhibit.drawn(kernel)
     bits = None if drawn is None else split(drawn[rows, columns], kernel.block)
     codes = None
@@ -162,10 +179,18 @@ def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = E
         codes, byte = _searched(kernel, blocks, t, block_amax, g, used, k)
     down, across, high, _ = blocks.shape
     told = kernel.stored(blocks, byte)
-    by_row = np.broadcast_to(told, (down, across, high, 1)).transpose(0, 2, 1, 3).reshape(down * high, across)
+    if told.shape != (down, across, high, 1):
+        told = np.broadcast_to(told, (down, across, high, 1))
+    by_row = told.transpose(0, 2, 1, 3).reshape(down * high, across)
     scales = kernel.scales(by_row[: values.shape[0]])
     amax = None if maxima is None else kernel.report(maxima[0])
     return ScaleSide(amax, scales, blocks, bits, k, g, t, byte, codes, values.shape, used)
+
+
+def _global(kernel: Kernel, maxima: Floats, rows: slice, k: Constants) -> tuple[Floats, Floats]:
+    """Return the maxima of some rows, and the global scale that a kernel makes of them."""
+    used = (maxima if maxima.size == 1 else maxima[rows])[:, None, None, None]
+    return used, made_nan(kernel.global_scale(used, k), used)
 
 
 @np.errstate(all="ignore")
