@@ -56,26 +56,6 @@ def test_gcc_must_be_told_not_to_contract(one_line):
     assert not compiled("g++", one_line, *flags, "-mfma", "-ffp-contract=off", "-DFP4_CONTRACTION_IS_OFF").returncode
 
 
-@pytest.mark.rule("E2M1-6")
-@pytest.mark.parametrize(
-    ("picks", "said"),
-    [
-        ("Rounding::up, fp4ref::Sign::nonzero", ""),
-        ("Rounding(6), fp4ref::Sign::bit", "E2M1-6: a rounding that is not computed"),
-        ("Rounding::even, fp4ref::Sign(4)", "E2M1-6: a sign that is not computed"),
-    ],
-)
-def test_a_pick_that_the_header_does_not_compute_is_not_compiled(picks, said, tmp_path):
-    path = tmp_path / "picks.cpp"
-    path.write_text(
-        "#include <fp4ref/fp4ref.h>\n"
-        f"unsigned code(float x) {{ return fp4ref::Codec<fp4ref::e4m3, fp4ref::{picks}, 127, 127, -1>::encode(x); }}\n"
-    )
-    run = compiled(COMPILERS[0], path, "-std=c++17", "-fsyntax-only", INCLUDE)
-    assert bool(run.returncode) is bool(said), run.stderr
-    assert said in run.stderr
-
-
 def test_each_header_stands_alone_and_includes_no_other_library(tmp_path):
     every = {path.stem for path in (fp4ref_numerics.INCLUDE / "fp4ref").glob("*.h")}
     assert every == {*fp4ref_numerics.HEADERS, "products"}  # whose integers of 128 bits not every compiler has

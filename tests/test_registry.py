@@ -14,12 +14,11 @@ import fp4ref
 from fp4ref import BackendError, DomainError, formats, registry
 from fp4ref import model as fp4ref_model
 from fp4ref.conformance.oracle import rationals
-from fp4ref.formats import OCP_INT8 as INT8
-from fp4ref.formats import Codec, Rounding, Sign
+from fp4ref.formats import Rounding, Sign
 from fp4ref.layout import Layout
 from fp4ref.model import backend
 from fp4ref.registry import Backend, Call
-from fp4ref.specs import MXFP4, NVFP4
+from fp4ref.specs import NVFP4
 
 X = np.ones((2, 16), np.float32)
 
@@ -204,33 +203,3 @@ def test_the_oracle_refuses_a_rounding_that_it_does_not_have(monkeypatch: pytest
     codec = dataclasses.replace(NVFP4.element, rounding=pick(monkeypatch, Rounding, "odd"))
     with pytest.raises(DomainError, match=r"oracle: rounding odd, need one that the oracle has \[E2M1-6\]"):
         rationals.encode(0.3, codec)
-
-
-@pytest.mark.rule("E2M1-6")
-@pytest.mark.parametrize(("field", "kind", "known"), PICKS)
-@pytest.mark.parametrize("code", [NVFP4.element, NVFP4.scale, MXFP4.scale, INT8], ids=lambda codec: codec.format.name)
-def test_a_codec_refuses_a_pick_that_it_does_not_compute(
-    field: str, kind: Any, known: str, code: Codec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is called without a specification; nothing is rounded or signed in the way of another pick."""
-    codec = dataclasses.replace(code, **{field: pick(monkeypatch, kind, "odd")})
-    for compute in (codec.encode, codec.nearest):
-        if (field, compute) != ("sign", codec.nearest):  # which reads no sign
-            with pytest.raises(
-                DomainError, match=rf"codec: {field} odd, need one of {next(iter(kind))}, .* \[E2M1-6\]"
-            ):
-                compute(X)
-
-
-@pytest.mark.rule("E2M1-6")
-@pytest.mark.parametrize(("field", "kind", "known"), PICKS)
-def test_torch_refuses_a_pick_that_it_does_not_compute(
-    field: str, kind: Any, known: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch = pytest.importorskip("torch")
-    from fp4ref_torch import codecs
-
-    for code in (NVFP4.element, NVFP4.scale):
-        codec = dataclasses.replace(code, **{field: pick(monkeypatch, kind, "odd")})
-        with pytest.raises(DomainError, match=rf"codec: {field} odd, need one of {next(iter(kind))}, .* \[E2M1-6\]"):
-            codecs.encode(torch.ones(4), codec)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fp4ref.errors import DomainError
 from fp4ref.formats import E8M0, Codec, Format, Rounding, Sign
 from fp4ref_torch import exact
 
@@ -35,8 +34,6 @@ def encode(values: Tensor, codec: Codec, random_bits: Tensor | None = None) -> T
             minus = minus | zero
         elif codec.sign is Sign.NONZERO:
             minus = minus & ~zero & (code != 0)
-        elif codec.sign is not Sign.BIT:
-            raise DomainError("codec", f"sign {codec.sign}", "one of bit, negative, not-positive, nonzero", "E2M1-6")
         signed = -code & (2 * form.sign_bit - 1) if form.complement else code | form.sign_bit
         code = torch.where(minus, signed, code)
     return torch.where(nan, exact.choose(word < 0, codec.nan[1], codec.nan[0]), code).to(torch.uint8)

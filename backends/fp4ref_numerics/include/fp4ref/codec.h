@@ -32,13 +32,6 @@ struct e8m0 {
 // that of an infinity, before its sign.
 template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overflow, int Infinity = Overflow> struct Codec {
     using Format = Format_;
-    static_assert(
-        R == Rounding::even || R == Rounding::down || R == Rounding::away || R == Rounding::truncate || R == Rounding::up ||
-            R == Rounding::stochastic,
-        "E2M1-6: a rounding that is not computed");
-    static_assert(
-        S == Sign::bit || S == Sign::negative || S == Sign::not_positive || S == Sign::nonzero,
-        "E2M1-6: a sign that is not computed");
     static constexpr bool keeps_nan_sign = NaN != NegativeNaN, stochastic = R == Rounding::stochastic;
     static constexpr bool tells_infinity = Infinity != Overflow;
     static constexpr bool by_sums = R == Rounding::even && same_type<Format, e2m1>;
