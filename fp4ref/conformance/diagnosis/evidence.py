@@ -14,23 +14,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref.conformance.diagnosis.marks import Marked, Tier
 from fp4ref.conformance.diagnosis.readings import FAILURES
-from fp4ref.conformance.diagnosis.special_input import LEAST, Classified, Special
+from fp4ref.conformance.diagnosis.special_input import Special
 from fp4ref.conformance.judge.compare import unequal
 from fp4ref.conformance.mistakes.data_readers import ABSENT, LOST, LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.places import Place
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader
-from fp4ref.conformance.mistakes.sides import EVERY, CaseLike, code_side, scale_side
+from fp4ref.conformance.mistakes.sides import EVERY, code_side, scale_side
 from fp4ref.formats import Codes, F, Floats
-from fp4ref.layout import Layout
-from fp4ref.quantized import DirectionData
-from fp4ref.spec import Spec
 from fp4ref.specs import OWN
 
 Bools = NDArray[np.bool_]
@@ -42,41 +40,15 @@ WHOLE = 1 << 25  # elements of the largest case that an explanation which needs 
 STEP = 128  # rows and columns at whose multiples a piece begins, if whole blocks end there
 
 
-class Marks(NamedTuple):
-    """The parts that are compared: blocks [rows, blocks], elements [rows, columns], and whether the maxima are."""
-
-    blocks: Bools
-    elements: Bools
-    amax: bool
-
-
-Tier = Special | bool  # True: everything; False: what is in no special class; or that and one class
-
-
-class Item(Classified):
+class Item(Marked):
     """A case with the candidate's bytes, readings of its buffers, and classes of its input.
 
-    bounded: blocks that are judged by a bound are left out (HAD-7). within: only what is inside is looked at.
     call: the number of the call, in the order of calls.
     """
 
-    def __init__(
-        self,
-        case: CaseLike,
-        got: DirectionData,
-        spec: Spec,
-        declared: Layout,
-        least: float = LEAST,
-        *,
-        bounded: bool = False,
-        within: Place | None = None,
-        call: int = 0,
-    ) -> None:
-        super().__init__(case, got, spec, declared, least)
+    def __init__(self, *given: Any, call: int = 0, **options: Any) -> None:
+        super().__init__(*given, **options)
         self.call = call
-        self.within = within
-        self.bounded = bounded and spec.hadamard is not None and case.direction == "column"
-        self._marks: dict[Tier, Marks] = {}
         self._tried: tuple[Kernel, ScaleSide | None] | None = None
         self._coded: tuple[Kernel, ScaleSide, Codes] | None = None
 
@@ -84,41 +56,6 @@ class Item(Classified):
     def equal(self) -> bool:
         """True if the candidate's bytes are the specification's, padding and spare nibbles left out."""
         return self.matches(self.kernel, DECLARED, LOW_FIRST, tier=True)
-
-    def marks(self, tier: Tier) -> Marks | None:
-        """Return the part of the case that belongs to a tier; None stands for the whole case."""
-        if tier is True and not self.bounded and self.within is None:
-            return None
-        if tier not in self._marks:
-            self._marks[tier] = self._marked(tier)
-        return self._marks[tier]
-
-    def _marked(self, tier: Tier) -> Marks:
-        blocks = self.classes == 0 if tier is not True else np.ones(self.classes.shape, np.bool_)
-        if self.bounded:
-            blocks &= ~self.ordered
-        inside = self._inside
-        blocks &= inside[:, :: self.spec.block.columns]
-        if isinstance(tier, Special) and tier is not Special.MINUS_ZERO:
-            blocks |= (self.classes == 1 + list(Special).index(tier)) & inside[:, :: self.spec.block.columns]
-        elements = np.repeat(blocks, self.spec.block.columns, axis=1)[:, : self.columns] & inside
-        if tier is not Special.MINUS_ZERO and tier is not True:
-            elements = elements & ~self.minus_zero
-        if tier is True:
-            return Marks(blocks, elements, self._judges_amax)
-        wild = {1, 2, 3} - ({1 + list(Special).index(tier)} if isinstance(tier, Special) else set())
-        return Marks(blocks, elements, self._judges_amax and not wild & set(np.unique(self.classes).tolist()))
-
-    @cached_property
-    def _inside(self) -> Bools:
-        """Elements that are looked at."""
-        if self.within is None:
-            return np.ones(self.exhibit.shape, np.bool_)
-        return self.within.of_elements(self.exhibit.case, self.spec.block.columns, EVERY, EVERY)
-
-    @property
-    def _judges_amax(self) -> bool:
-        return self.within is None or self.within.about_tensor
 
     def inside(self, place: Place) -> Item | None:
         """Return the case as far as it is inside a place; None if nothing of it is."""

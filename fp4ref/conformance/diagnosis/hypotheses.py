@@ -16,7 +16,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fp4ref.conformance.diagnosis.evidence import Item, Tier
+from fp4ref.conformance.diagnosis.evidence import Item
+from fp4ref.conformance.diagnosis.marks import Tier
 from fp4ref.conformance.diagnosis.special_input import Special
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.kernel import Kernel

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis import displaced
-from fp4ref.conformance.diagnosis.evidence import SMALL, Item, Tier
+from fp4ref.conformance.diagnosis.evidence import SMALL, Item
 from fp4ref.conformance.diagnosis.hypotheses import AFTER_SCALES, Hypothesis
+from fp4ref.conformance.diagnosis.marks import Tier
 from fp4ref.conformance.diagnosis.place_rounds import learnt
 from fp4ref.conformance.diagnosis.placed_parts import Labels, PlacedPart, views
 from fp4ref.conformance.diagnosis.support import tellable

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.diagnosis.evidence import Item, Part, Tier
+from fp4ref.conformance.diagnosis.evidence import Item, Part
+from fp4ref.conformance.diagnosis.marks import Tier
 from fp4ref.conformance.diagnosis.place_rounds import drawn
 from fp4ref.conformance.diagnosis.readings import FAILURES
 from fp4ref.conformance.diagnosis.scale_stage import given_amax

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fp4ref.conformance.diagnosis.evidence import Tier
 from fp4ref.conformance.diagnosis.hypotheses import Hypothesis
+from fp4ref.conformance.diagnosis.marks import Tier
 
 
 class Refuted:

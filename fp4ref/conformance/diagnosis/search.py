@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.diagnosis.clock import OutOfTimeError, processor_time
-from fp4ref.conformance.diagnosis.evidence import SMALL, Item, Part, Tier
+from fp4ref.conformance.diagnosis.evidence import SMALL, Item, Part
 from fp4ref.conformance.diagnosis.hypotheses import AFTER_SCALES, Hypothesis, pairs, similar, together
+from fp4ref.conformance.diagnosis.marks import Tier
 from fp4ref.conformance.diagnosis.support import tellable
 from fp4ref.conformance.mistakes.data_readers import DATA_READERS, LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of

@@ -14,10 +14,11 @@ from functools import cached_property, partial
 
 from fp4ref.conformance.diagnosis.budget import INSIDE, Share
 from fp4ref.conformance.diagnosis.clock import OutOfTimeError, processor_time
-from fp4ref.conformance.diagnosis.evidence import Item, Part, Tier
+from fp4ref.conformance.diagnosis.evidence import Item, Part
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.diagnosis.hypotheses import Hypothesis, special_kinds
 from fp4ref.conformance.diagnosis.likely_place import likely_place
+from fp4ref.conformance.diagnosis.marks import Tier
 from fp4ref.conformance.diagnosis.measured.near import nearness
 from fp4ref.conformance.diagnosis.padding import in_padding
 from fp4ref.conformance.diagnosis.placed import PlacedSearch

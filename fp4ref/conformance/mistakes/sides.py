@@ -115,7 +115,7 @@ class Exhibit:
         return known[2]
 
     def made(self, stage: str, at: Any, make: Callable[[], Any], *of: Any) -> Any:
-        """Return what a stage makes, once for kernels in a row that have it, and all that it is made of, in common.
+        """Return the result of a stage: made once for kernels in a row that share it and all that it depends on.
 
         at: the rows and columns. of: the functions and arrays that it depends on, which nothing changes afterwards.
         """
