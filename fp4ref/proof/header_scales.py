@@ -140,11 +140,11 @@ def header(name: str, arguments: tuple[int, ...], tell: Tell) -> Replayed:
 
 def told(name: str, i: int) -> str:
     """Return an input of a check in words."""
-    if name in {"encoding_448", "encoding_256"}:
+    if name.startswith("encoding"):
         return f"the maximum {shown(i)}"
     if name == "block_scale":
         return f"the block maximum {shown(i % BFLOAT16 << 16)} under the maximum {shown(i // BFLOAT16 << 16)}"
-    if name in {"factor_significands", "decode_significands"}:
+    if name.endswith("significands"):
         return f"the scale {8 + (i >> 23)} under the maximum {shown(0x3F800000 | i & 0x7FFFFF)}"
     if name == "block":
         byte, most = i // BFLOAT16 % BYTES, 0x3F80 + i // (BFLOAT16 * BYTES)
