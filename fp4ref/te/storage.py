@@ -255,8 +255,7 @@ def sharing_buffers(operand: Any) -> Any:
         return operand.detach()
     other = object.__new__(type(operand))
     values = other.__dict__ = operand.__dict__.copy()
-    if values["_quantizer"] is not None:
-        values["_quantizer"] = values["_quantizer"].copy()
+    values["_quantizer"] = values["_quantizer"] and values["_quantizer"].copy()
     return other
 
 
@@ -265,13 +264,10 @@ def prepare_for_saving(*tensors: Any) -> tuple[list[Tensor | None], list[Any]]:
     saved: list[Tensor | None] = []
     objects: list[Any] = []
     for tensor in tensors:
-        if isinstance(tensor, QuantizedTensorStorage):
-            buffers, kept = tensor.prepare_for_saving()
-            saved.extend(buffers)
-            objects.append(kept)
-        else:
-            saved.append(tensor)
-            objects.append(None)
+        of_storage = isinstance(tensor, QuantizedTensorStorage)
+        buffers, kept = tensor.prepare_for_saving() if of_storage else ([tensor], None)
+        saved += buffers
+        objects.append(kept)
     return saved, objects
 
 
