@@ -139,7 +139,8 @@ def others(target):
         rows = {"WARPS": paths.block_warps(target), "SEARCHED": searched}
         yield "row_blocks", prelude(profiles["nvfp4"], "float16", scale_layout, **rows), True
     fused = "nvfp4-rht", "nvfp4", "nvfp4-2d", "mxfp4"
-    for name, grouped, scale_layout in product(fused, (False, True), ("tiled_128x4", "linear", "linear_padded")):
+    ways = (False, "tiled_128x4"), (True, "tiled_128x4"), (False, "linear_padded")
+    for name, (grouped, scale_layout) in product(fused, ways):
         teams = {"TEAMS": paths.fused_teams(target, grouped), "GROUPED": grouped, "SEARCHED": name != "mxfp4"}
         both = grouped or name != "nvfp4-2d"
         yield "fused", prelude(profiles[name], "bfloat16", scale_layout, **teams, HAS_COLUMN=both), True
