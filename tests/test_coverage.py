@@ -240,7 +240,7 @@ def test_a_known_failure_stands_for_its_own_family_only():
 
 @pytest.mark.rule("CNF-17", "CNF-22")
 def test_a_family_whose_name_another_begins_has_findings_of_its_own():
-    """Of special-tails nothing is compared, and special is not broken by it."""
+    """Nothing of special-tails is compared, and special stays whole."""
     from fp4ref.conformance.verdict.product_runs import check
 
     def raising(a, a_scales, b, b_scales, rows, columns):

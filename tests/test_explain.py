@@ -258,7 +258,7 @@ def _doubled(x, *, up, twice):
 
 
 def test_a_truth_value_that_picks_no_word_is_shown():
-    """It belongs to an arithmetic that a user registered, whose text says nothing of it."""
+    """A user registers an arithmetic whose text does not mention it."""
     assert formula(partial(_doubled, up=True, twice=False)) == "x rounded up (twice False)"
     assert formula(partial(_doubled, up=False, twice=2)) == "x rounded down (twice 2)"
 

@@ -38,7 +38,7 @@ def test_heavy_tests_and_those_for_a_release_are_left_out_by_default(marks: str)
 
 
 def test_the_heavy_step_finds_every_file_with_heavy_tests() -> None:
-    """It looks for the mark, or for the import of the module that sets it, so no other shared module may set it."""
+    """CI finds files by the mark, or by the import of the module that sets it: no other shared module may set it."""
     (pattern,) = re.findall(r'grep -lE "([^"]+)" tests/test_\*\.py', TEXTS[".ci/run"])
     shared = [path for path in (ROOT / "tests/common").glob("*.py") if "mark.heavy" in path.read_text("utf-8")]
     assert [path.stem for path in shared] == ["covering"]

@@ -22,6 +22,11 @@ def is_linear(scale_layout: str) -> bool:
     return number(layout(scale_layout)) == number(LINEAR)
 
 
+def own_map(scale_layout: str) -> str:
+    """Return why a layout takes a general kernel; empty if the header has its map."""
+    return "" if number(layout(scale_layout)) >= 0 else f"scales {scale_layout}, which only the general kernels serve"
+
+
 class ThresholdForm(NamedTuple):
     """The parts of a specification that kernels by thresholds serve. title: what it is called. block: its sizes."""
 
@@ -85,8 +90,8 @@ def fused_reason(
         return f"{rows} x {columns}, not multiples of 64"
     if columns >= 1 << 24:
         return f"{columns} columns, not fewer than 2^24"
-    if number(layout(scale_layout)) < 0:
-        return f"scales {scale_layout}, which only the general kernels serve"
+    if reason := own_map(scale_layout):
+        return reason
     form = FUSED_FORMS.get((spec.block.rows, spec.block.columns), NVFP4_FORM)
     if spec.hadamard and form is not NVFP4_FORM:
         return f"{spec.name} transforms other blocks than those of 1x16"

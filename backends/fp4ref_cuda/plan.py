@@ -20,6 +20,7 @@ from fp4ref_cuda.demands import (
     bytes_reason,
     fused_reason,
     is_tiled,
+    own_map,
     thresholds_reason,
 )
 from fp4ref_numerics.layouts import lower_layout, number
@@ -76,11 +77,6 @@ def layout_number(scale_layout: str) -> int:
 def compiled_in(scale_layout: str) -> str:
     """Return the layout that a general kernel is compiled for: one that the header lacks, else any of the header's."""
     return scale_layout if layout_number(scale_layout) < 0 else LINEAR.name
-
-
-def own_map(scale_layout: str) -> str:
-    """Return why a layout takes a general kernel; empty if the header has its map."""
-    return "" if layout_number(scale_layout) >= 0 else f"scales {scale_layout}, which only the general kernels serve"
 
 
 def _constant(name: str, value: bool | int) -> str:

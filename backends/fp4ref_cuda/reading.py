@@ -15,14 +15,13 @@ from fp4ref.registry import Call
 from fp4ref_cuda import buffers, programs
 from fp4ref_cuda.buffers import pointer
 from fp4ref_cuda.checks import require_buffer
-from fp4ref_cuda.demands import decode_reason, is_linear, is_tiled
+from fp4ref_cuda.demands import decode_reason, is_linear, is_tiled, own_map
 from fp4ref_cuda.launch import launch, multiprocessors
 from fp4ref_cuda.plan import (
     ANY,
     Plan,
     compiled_in,
     layout_number,
-    own_map,
     prelude,
     remember,
 )

@@ -52,7 +52,8 @@ def mistakes(name: str, stage: str, rule: str, spec: str, operation: str, layout
     found = [each for each in every if matches(each.name, name)]
     if not found and not is_pattern(name):
         raise _unknown(name, known_mistakes(operation, None, layout), spec)
-    found = [each for each in found if _is_at(each, stage) and _breaks(each, rule)]
+    _require_known(stage, rule)
+    found = [each for each in found if stage in {"", each.stage} and _breaks(each, rule)]
     effects = {} if is_pattern(name) else {each.name: _effect(each, operation, spec) for each in found}
     if as_json:
         click.echo(json.dumps([_record(each, effects.get(each.name)) for each in found], indent=1))
@@ -73,22 +74,21 @@ def _unknown(name: str, every: Iterable[KnownMistake], spec: str) -> Fp4Error:
     return UnknownNameError("mistake", f"unknown name {name!r}", f"a known one ({near})", "SPC-4")
 
 
-def _is_at(each: KnownMistake, stage: str) -> bool:
-    """Return True if a mistake is at a stage; an unknown stage is refused."""
+def _require_known(stage: str, rule: str) -> None:
+    """Refuse a stage, or a rule or prefix, that there is not."""
     from fp4ref.conformance.mistakes import Slot
+    from fp4ref.rules import known
 
     if stage and stage not in {*Slot}:
         raise DomainError("mistakes", f"stage {stage!r}", f"one of {', '.join(Slot)}", "CNF-26")
-    return not stage or each.stage == stage
+    if rule and rule not in known() and all(rule != one.prefix for one in known().values()):
+        raise DomainError("mistakes", f"rule {rule!r}", "a rule or a prefix, see `fp4ref rules`", "CNF-26")
 
 
 def _breaks(each: KnownMistake, rule: str) -> bool:
-    """Return True if a mistake may break a rule, or a rule of a prefix; an unknown one is refused."""
-    from fp4ref.rules import is_of, known, prefix_of
+    """Return True if a mistake may break a rule, or a rule of a prefix."""
+    from fp4ref.rules import is_of, prefix_of
 
-    prefixes = {one.prefix for one in known().values()}
-    if rule and rule not in known() and rule not in prefixes:
-        raise DomainError("mistakes", f"rule {rule!r}", "a rule or a prefix, see `fp4ref rules`", "CNF-26")
     return not rule or is_of(rule, each.rules) or rule in map(prefix_of, each.rules)
 
 

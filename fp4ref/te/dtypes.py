@@ -6,6 +6,8 @@ from enum import IntEnum
 
 import torch
 
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)  # that tensors have, and values of quantized ones
+
 
 class DType(IntEnum):
     """Element types of quantized and ordinary tensors."""

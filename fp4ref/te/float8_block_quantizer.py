@@ -14,7 +14,7 @@ from fp4ref import api
 from fp4ref.quantized import Direction
 from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.cast import fp8_codes, write
-from fp4ref.te.dtypes import DType
+from fp4ref.te.dtypes import FLOATS, DType
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.float8_block_tensor import (
     BLOCK,
@@ -79,7 +79,7 @@ class Float8BlockQuantizer(Quantizer):
         ):
             if bad:
                 raise SettingError("Float8BlockQuantizer", got, needed, rule)
-        if dtype not in {None, torch.float32, torch.bfloat16, torch.float16}:
+        if dtype not in {None, *FLOATS}:
             raise TensorDTypeError("Float8BlockQuantizer", f"dtype {dtype}", "float32, bfloat16 or float16", "TEL-3")
 
     def require_destination(self, dst: Any) -> None:
@@ -175,11 +175,11 @@ class Float8BlockQuantizer(Quantizer):
         """Quantize each direction of blocks; both directions of tiles are one. Rules: TEL-48, TEL-49, TEL-50."""
         if not tensor.numel():
             return
-        found = self._in_one_pass(tensor) or {}
-        for name, made in found.items():
-            if made is not None:
-                write(getattr(dst, name), made, noop)
-        if found:
+        buffers = self._in_one_pass(tensor)
+        if buffers is not None:
+            for name, made in buffers.items():
+                if made is not None:
+                    write(getattr(dst, name), made, noop)
             return
         x = tensor.reshape(-1, tensor.shape[-1] if tensor.dim() else 1)
         tiles = self._quantized(x, "row") if self.block_scaling_dim == 2 else None

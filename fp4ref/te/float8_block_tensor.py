@@ -19,7 +19,7 @@ from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
 from fp4ref.te.fsdp import repadded
 from fp4ref.te.one_pass import server
-from fp4ref.te.per_tensor import RESULTS
+from fp4ref.te.per_tensor import decodable
 from fp4ref.te.specifications import mxfp8
 from fp4ref.te.storage import QuantizedTensorStorage
 from fp4ref.te.tensor import QuantizedTensor
@@ -122,11 +122,8 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
         """Return the same by a backend that does it in one pass; None without one."""
         codes, scales = self.code_bytes(direction), self.scales_buffer(direction)
         matrix, spec = (codes.shape[0], codes.shape[1]), mxfp8(self._fp8_dtype)
-        same = (codes.dtype, scales.dtype, scales.device) == (torch.uint8, torch.float32, codes.device)
-        plain = same and codes.numel() and codes.is_contiguous() and scales.is_contiguous()
-        found = (
-            server("block_values", codes.device, matrix, spec=spec, to=dtype) if plain and dtype in RESULTS else None
-        )
+        plain = decodable(codes, scales, dtype) and scales.is_contiguous()
+        found = server("block_values", codes.device, matrix, spec=spec, to=dtype) if plain else None
         if found is None:
             return None
         values: Tensor = found[1](found[0], codes, scales, self._is_2D_scaled)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fp4ref.te.cast import fp8_values, scaled_fp8_codes, write
-from fp4ref.te.dtypes import DType, torch_dtype
+from fp4ref.te.dtypes import FLOATS, DType, torch_dtype
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.per_tensor import at_once, at_once_again, current_scale, decoded, largest_magnitude
 from fp4ref.te.quantizer import Quantizer
@@ -153,7 +153,7 @@ class Float8CurrentScalingQuantizer(Quantizer):
         if self.dtype not in {DType.kFloat8E4M3, DType.kFloat8E5M2}:
             got = f"fp8_dtype {self.dtype!r}"
             raise SettingError("Float8CurrentScalingQuantizer", got, "kFloat8E4M3 or kFloat8E5M2", "TEL-3")
-        if dtype not in {None, torch.float32, torch.bfloat16, torch.float16}:
+        if dtype not in {None, *FLOATS}:
             needed = "float32, bfloat16 or float16"
             raise TensorDTypeError("Float8CurrentScalingQuantizer", f"dtype {dtype}", needed, "TEL-3")
 

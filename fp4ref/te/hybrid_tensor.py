@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fp4ref.te.dtypes import FLOATS
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorDTypeError
 from fp4ref.te.identity_tensor import IdentityTensorStorage
 from fp4ref.te.storage import QuantizedTensorStorage, sharing_buffers
 from fp4ref.te.tensor import QuantizedTensor
 
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 NAMES = {"row": "_rowwise_storage", "column": "_columnwise_storage"}
 
 

@@ -15,8 +15,8 @@ from fp4ref.quantized import DirectionChoice, DirectionData, Quantized
 from fp4ref.spec import Spec
 from fp4ref.te import specifications
 from fp4ref.te.cast import write
+from fp4ref.te.dtypes import FLOATS, DType, dtype_name
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
-from fp4ref.te.dtypes import DType, dtype_name
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.mxfp8_tensor import MXFP8Tensor, MXFP8TensorStorage, scale_shape
 from fp4ref.te.quantizer import Quantizer
@@ -51,7 +51,7 @@ class MXFP8Quantizer(Quantizer):
         if not shape or shape[-1] % BLOCK or math.prod(shape[:-1]) % BLOCK:
             got = f"shape {list(shape)}"
             raise TensorShapeError("MXFP8Quantizer", got, f"both matrix dimensions divisible by {BLOCK}", "TEL-23")
-        if dtype not in {None, torch.float32, torch.bfloat16, torch.float16}:
+        if dtype not in {None, *FLOATS}:
             raise TensorDTypeError("MXFP8Quantizer", f"dtype {dtype}", "float32, bfloat16 or float16", "TEL-3")
 
     def require_destination(self, dst: Any) -> None:

@@ -11,8 +11,8 @@ import torch
 from fp4ref.quantized import DirectionChoice
 from fp4ref.spec import Spec
 from fp4ref.te import specifications
+from fp4ref.te.dtypes import FLOATS, DType
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
-from fp4ref.te.dtypes import DType
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 
 DIRECTIONS_OF: dict[tuple[bool, bool], DirectionChoice | None] = {
@@ -80,7 +80,7 @@ def require_settings(settings: tuple[Any, ...], shape: tuple[int, ...], dtype: t
         raise TensorShapeError("NVFP4Quantizer", got, f"both matrix dimensions divisible by {BLOCK}", "TEL-23")
     if dtype is None:
         return
-    if dtype not in {torch.float32, torch.bfloat16, torch.float16}:
+    if dtype not in FLOATS:
         raise TensorDTypeError("NVFP4Quantizer", f"dtype {dtype}", "float32, bfloat16 or float16", "TEL-3")
     if q.with_rht and dtype is not torch.bfloat16:
         raise TensorDTypeError("NVFP4Quantizer", f"with_rht of {dtype}", "bfloat16", "HAD-5")

@@ -11,12 +11,11 @@ from torch import Tensor
 from fp4ref import registry, repeats
 from fp4ref.registry import Call
 from fp4ref.specs import NVFP4
-from fp4ref.te.dtypes import DType, torch_dtype
+from fp4ref.te.dtypes import FLOATS, DType, torch_dtype
 from fp4ref.te.one_pass import server
 from fp4ref.te.specifications import mxfp8
 
 MANTISSA_DROPPED = 0x7F800000
-RESULTS = {torch.float32, torch.bfloat16, torch.float16}  # of decoding by a backend
 
 
 def largest_magnitude(tensor: Tensor) -> Tensor:
@@ -148,14 +147,23 @@ def decoded(codes: Tensor, scale: Tensor, kind: DType, dtype: torch.dtype) -> Te
     return (codes.view(torch_dtype(kind)).to(torch.float32) * scale.reshape(())).to(dtype)
 
 
+def decodable(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> bool:
+    """Return True for codes, float32 scales beside them and a type of values that backends decode in one pass."""
+    usual = (codes.dtype, scales.dtype, scales.device) == (torch.uint8, torch.float32, codes.device)
+    return bool(usual and dtype in FLOATS and codes.numel() and codes.is_contiguous())
+
+
 def _decodes(
     codes: Tensor, scale: Tensor, kind: DType, dtype: torch.dtype
 ) -> tuple[Tensor, Callable[[Tensor, Tensor], Tensor] | None] | None:
     """Decode in one pass by a backend; the second result does it for other codes of their kind, if there is one."""
     matrix, shape = _matrix(codes), codes.shape
-    found = server("tensor_decode", codes.device, matrix, spec=mxfp8(kind), to=dtype) if dtype in RESULTS else None
-    usual = (codes.dtype, scale.dtype, scale.device) == (torch.uint8, torch.float32, codes.device)
-    if found is None or not usual or not codes.numel() or not codes.is_contiguous():
+    found = (
+        server("tensor_decode", codes.device, matrix, spec=mxfp8(kind), to=dtype)
+        if decodable(codes, scale, dtype)
+        else None
+    )
+    if found is None:
         return None
     call, serve = found
     given = codes.view(matrix), scale.reshape(1)

@@ -10,9 +10,9 @@
 // the least amax, `largest` those of the largest number of x's type. S, whose element counts alone, In, SQUARES,
 // POWER_OF_TWO, HAS_ROW, HAS_COLUMN and VECTORS (every row of x and of the codes begins at a multiple of 16 bytes) come
 // before this file. A block of threads takes a square. Rules: TEL-48, TEL-49, TEL-50, TEL-73.
+#include "byte_codes.cuh"
 #include "tensor_scale.cuh"
 
-using word = In::word;
 constexpr int SIDE = 128, PER_VECTOR = 16 / sizeof(word), PITCH = SIDE * sizeof(word) + 16, CODE_PITCH = SIDE + 4;
 constexpr int PARTS = 4, PART = SIDE / PARTS;  // of a column
 
@@ -27,10 +27,6 @@ DEVICE float scale_of(unsigned amax, float floor, float largest)
     return tensor_scale_of<POWER_OF_TWO>(fp4ref::float_of(amax), floor, largest);
 }
 
-DEVICE unsigned two_codes(word low, word high, float scale)
-{
-    return fp4ref::encode_pair<S::Element>(In::widen(low) * scale, In::widen(high) * scale);
-}
 DEVICE unsigned four_codes(const word (&of)[4], float scale)
 {
     return two_codes(of[0], of[1], scale) | two_codes(of[2], of[3], scale) << 16;

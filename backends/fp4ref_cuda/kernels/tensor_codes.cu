@@ -6,15 +6,9 @@
 //
 // S, whose element counts alone, In and VECTORS (both begin at multiples of 16 bytes) come before this file. A thread
 // takes 16 neighbours. Rules: TEL-21.
-#include "common.cuh"
+#include "byte_codes.cuh"
 
-using word = In::word;
 constexpr int EACH = 16;
-
-DEVICE unsigned two_codes(word low, word high, float scale)
-{
-    return fp4ref::encode_pair<S::Element>(In::widen(low) * scale, In::widen(high) * scale);
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS) tensor_codes(
     const word* __restrict__ x, index_t count, const float* scale, byte* __restrict__ out)

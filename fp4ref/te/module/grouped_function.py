@@ -118,7 +118,9 @@ class _GroupedLinear(torch.autograd.Function):
 
 def _drawn(quantizers: list[Any], pieces: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
     """Return the random bytes that the quantizers of the groups take, two for each; nothing for none."""
-    drawn = [quantizer.draw(piece) for quantizer, piece in zip(quantizers, pieces, strict=False)]
+    if not quantizers:
+        return []
+    drawn = [quantizer.draw(piece) for quantizer, piece in zip(quantizers, pieces, strict=True)]
     return [part for pair in drawn for part in pair or (None, None)] if any(drawn) else []
 
 
