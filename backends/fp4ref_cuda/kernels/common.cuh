@@ -41,6 +41,22 @@ DEVICE unsigned block_max(unsigned value)
     return value;
 }
 
+// Those of each of Count values, in all threads.
+template <int Count, int Threads> DEVICE void block_maxima(unsigned (&value)[Count])
+{
+    __shared__ unsigned of_warp[Count][Threads / 32];
+    const unsigned lane = threadIdx.x % 32;
+    UNROLL
+    for (int i = 0; i < Count; ++i) {
+        value[i] = __reduce_max_sync(~0u, value[i]);
+        if (lane == 0) of_warp[i][threadIdx.x / 32] = value[i];
+    }
+    __syncthreads();
+    UNROLL
+    for (int i = 0; i < Count; ++i)
+        value[i] = __reduce_max_sync(~0u, lane < Threads / 32 ? of_warp[i][lane] : 0);
+}
+
 // A pointer and a row pitch that both allow accesses of `size` bytes.
 DEVICE bool aligned(const void* pointer, index_t pitch, int size)
 {
@@ -85,16 +101,24 @@ DEVICE void wait_for_previous_kernel()
 #endif
 }
 
-// The largest of partial maxima, in all of a block's threads; `Use` tells one use in a kernel from another.
-template <int Threads, int Use> DEVICE float amax_of_parts(const float* partials, index_t parts)
+// The largest of partial maxima, in all of a block's threads.
+template <int Threads> DEVICE float amax_of_parts(const float* partials, index_t parts)
 {
-    __shared__ unsigned of_warp[Threads / 32];
-    unsigned largest = 0;
-    for (index_t i = threadIdx.x; i < parts; i += Threads) largest = fp4ref::larger(largest,
-        fp4ref::bits_of(partials[i]));
-    largest = __reduce_max_sync(~0u, largest);
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = largest;
-    __syncthreads();
-    const unsigned lane = threadIdx.x % 32;
-    return fp4ref::float_of(__reduce_max_sync(~0u, lane < Threads / 32 ? of_warp[lane] : 0));
+    unsigned largest[1] = {0};
+    for (index_t i = threadIdx.x; i < parts; i += Threads)
+        largest[0] = fp4ref::larger(largest[0], fp4ref::bits_of(partials[i]));
+    block_maxima<1, Threads>(largest);
+    return fp4ref::float_of(largest[0]);
+}
+
+// The same of two lists, which are on their way together.
+template <int Threads> DEVICE float2 amaxes_of_parts(const float* one, const float* other, index_t parts)
+{
+    unsigned largest[2] = {0, 0};
+    for (index_t i = threadIdx.x; i < parts; i += Threads) {
+        const unsigned a = fp4ref::bits_of(one[i]), b = fp4ref::bits_of(other[i]);
+        largest[0] = fp4ref::larger(largest[0], a), largest[1] = fp4ref::larger(largest[1], b);
+    }
+    block_maxima<2, Threads>(largest);
+    return {fp4ref::float_of(largest[0]), fp4ref::float_of(largest[1])};
 }

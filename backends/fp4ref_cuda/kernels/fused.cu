@@ -238,9 +238,8 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         if (thread == 0) of_team[team].top = of_team[team].bottom = 0;  // no member yet
         team_barrier(team);
     } else {
-        const float row_A = amax_of_parts<TEAMS * 256, 0>(row_partials, parts);  // 0 of no parts
-        const bool same = row_partials == column_partials;
-        enter(0, row_A, same ? row_A : amax_of_parts<TEAMS * 256, 1>(column_partials, parts), whole);
+        const float2 A = amaxes_of_parts<TEAMS * 256>(row_partials, column_partials, parts);  // 0 of no parts
+        enter(0, A.x, A.y, whole);
         __syncthreads();
     }
     const Present& now = GROUPED ? of_team[team] : whole;

@@ -77,12 +77,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) fused_amax(
         }
     }
     const unsigned low = of_rows & 0x7fffu, high = of_rows >> 16 & 0x7fffu;
-    const unsigned row = block_max(fp4ref::larger(low, high) << 16);
-    __syncthreads();
-    const unsigned column = block_max(fp4ref::bits_of(In::narrow(of_columns)));
+    unsigned largest[2] = {fp4ref::larger(low, high) << 16, fp4ref::bits_of(In::narrow(of_columns))};
+    block_maxima<2, THREADS>(largest);
     if (threadIdx.x == 0) {
         partials += blockIdx.y * gridDim.x + blockIdx.x;
-        partials[0] = fp4ref::float_of(row);
-        partials[gridDim.y * gridDim.x] = fp4ref::float_of(column);
+        partials[0] = fp4ref::float_of(largest[0]);
+        partials[gridDim.y * gridDim.x] = fp4ref::float_of(largest[1]);
     }
 }

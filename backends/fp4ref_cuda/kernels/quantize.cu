@@ -54,13 +54,13 @@ DEVICE void load_tile(word (&tile)[TILE_ROWS][PITCH], const word* x, const Place
     const word* from = x + at.first_line * columns + at.first;
     if (aligned(x, columns * sizeof(word), 16)) {
         const int r = threadIdx.x / across, c = threadIdx.x % across * lanes;
+        const index_t step = columns * (THREADS / across);
         from += r * columns + c;
         uint4 v[turns];
         UNROLL
-        for (int i = 0; i < turns; ++i) {
+        for (int i = 0; i < turns; ++i, from += step) {
             v[i] = {0, 0, 0, 0};
-            if (r + i * (THREADS / across) < rows_left && c < columns_left) v[i] =
-                load_vector(from + i * (THREADS / across) * columns);
+            if (r + i * (THREADS / across) < rows_left && c < columns_left) v[i] = load_vector(from);
         }
         UNROLL
         for (int i = 0; i < turns; ++i) *(uint4*)&tile[r + i * (THREADS / across)][c] = v[i];
@@ -93,12 +93,10 @@ DEVICE float larger_or_nan(float a, float b)
 #endif
 }
 
-// That of the block that this lane and its neighbours hold one line of.
-DEVICE Choice choose(const float (&x)[S::columns], float g, float A)
+// That of the block that this lane and its neighbours hold one line of. top: the largest magnitude, a NaN if one is; where
+// it was not searched, a NaN.
+DEVICE Choice choose(const float (&x)[S::columns], float top, float g, float A)
 {
-    float top = TOGETHER ? 0.0f : fp4ref::float_of(0x7fc00000u);
-    UNROLL
-    for (int c = 0; TOGETHER && c < S::columns; ++c) top = larger_or_nan(top, fp4ref::magnitude(x[c]));
     const bool numbers = !fp4ref::is_nan(top);
     unsigned amax = fp4ref::bits_of(top);
     if (!numbers) {
@@ -216,24 +214,33 @@ DEVICE void encode_line(unsigned (&packed)[WORDS], float (&x)[S::columns],
     }
 }
 
-// One line of a block, as floats; rows in vectors of 16 bytes.
-template <bool Column> DEVICE void load_line(float (&x)[S::columns], const word (&tile)[TILE_ROWS][PITCH], int line,
+// One line of a block, as floats; rows in vectors of 16 bytes. Result: the largest magnitude of rows of 16-bit words, a NaN
+// if one is, and of others a NaN: two magnitudes in a word take less than two searches.
+template <bool Column> DEVICE float load_line(float (&x)[S::columns], const word (&tile)[TILE_ROWS][PITCH], int line,
     int first)
 {
     constexpr int each = 16 / sizeof(word);
+    constexpr unsigned magnitudes = 0x7fff7fffu;
+    unsigned two = 0x7fffu;
     if constexpr (Column) {
         UNROLL
         for (int c = 0; c < S::columns; ++c) x[c] = In::widen(tile[first + c][line]);
     } else {
+        if constexpr (each == 8) two = 0;
         UNROLL
         for (int c = 0; c < S::columns; c += each) {
             const uint4 v = *(const uint4*)&tile[line][first + c];
             const unsigned words[4] = {v.x, v.y, v.z, v.w};
+            if constexpr (each == 8) {
+                two = __vimax3_u16x2(two, v.x & magnitudes, v.y & magnitudes);
+                two = __vimax3_u16x2(two, v.z & magnitudes, v.w & magnitudes);
+            }
             UNROLL
             for (int k = 0; k < each; ++k) x[c + k] = In::widen(each == 4 ? (word)words[k % 4]
                 : (word)(words[k * (int)sizeof(word) / 4] >> 16 * (k % 2)));
         }
     }
+    return sizeof(word) == 2 ? In::widen((word)fp4ref::larger(two & 0xffffu, two >> 16)) : fp4ref::float_of(0x7fc00000u);
 }
 
 template <bool Column> DEVICE void quantize_lines(byte* staging, const word (&tile)[TILE_ROWS][PITCH],
@@ -251,10 +258,15 @@ template <bool Column> DEVICE void quantize_lines(byte* staging, const word (&ti
         if (b >= Shape::length / S::columns) break;  // whole warps
         const index_t line = at.first_line + l;
         float x[S::columns];
-        load_line<Column>(x, tile, l, first);
+        float top = load_line<Column>(x, tile, l, first);
         if constexpr (Column && S::has_hadamard) {
             UNROLL
             for (int c = 0; c < S::columns; c += 16) fp4ref::hadamard<S::signs>(*(float(*)[16][1])(x + c));
+        }
+        if constexpr (TOGETHER && (Column || sizeof(word) == 4)) {
+            top = 0.0f;
+            UNROLL
+            for (int c = 0; c < S::columns; ++c) top = larger_or_nan(top, fp4ref::magnitude(x[c]));
         }
         if constexpr (S::global == fp4ref::Global::row) {
             A = l < lines_left ? amax[line] : 0.0f;
@@ -264,7 +276,7 @@ template <bool Column> DEVICE void quantize_lines(byte* staging, const word (&ti
         Drawn random;
         if constexpr (S::Element::stochastic)
             random = load_bits(to.bits + line * at.length + at.first + first, valid, aligned(to.bits, at.length, 16));
-        const Choice choice = choose(x, g, A);
+        const Choice choice = choose(x, top, g, A);
         unsigned packed[WORDS];
         encode_line(packed, x, choice, g, valid, random);
         byte* out = staging + l * Shape::pitch + b * bytes;
@@ -322,16 +334,18 @@ template <bool Column, class Map> DEVICE void store_scales(const byte* staging, 
     }
 }
 
-// Lines whose units are no power of two, of 6-bit codes.
+// Lines whose units are no power of two, of 6-bit codes: as many lines of a warp's at once as it has lanes for.
 template <class Shape, class Unit> DEVICE void store_units(
     const byte* staging, byte* to, index_t pitch, int lines_left, int bytes_left)
 {
-    constexpr int size = sizeof(Unit), across = Shape::bytes / size, all = Shape::lines * across;
+    constexpr int size = sizeof(Unit), across = Shape::bytes / size, together = 32 / across;
+    constexpr int of_warp = Shape::lines / (THREADS / 32);
+    const int lane = threadIdx.x % 32, l = lane / across, b = lane % across * size, top = threadIdx.x / 32 * of_warp + l;
+    if (l >= together || b >= bytes_left) return;
+    to += top * pitch + b, staging += top * Shape::pitch + b;
     UNROLL
-    for (int turn = 0; turn < (all + THREADS - 1) / THREADS; ++turn) {
-        const int i = turn * THREADS + threadIdx.x, l = i / across, b = i % across * size;
-        if (i < all && l < lines_left && b < bytes_left) *(Unit*)(to + l * pitch + b) = *(const Unit*)(staging + l * Shape::pitch + b);
-    }
+    for (int i = 0; i < of_warp; i += together, to += together * pitch, staging += together * Shape::pitch)
+        if (i + l < of_warp && top + i < lines_left) *(Unit*)to = *(const Unit*)staging;
 }
 
 template <bool Column> DEVICE void store_codes(const byte* staging, byte* data, const Place& at)

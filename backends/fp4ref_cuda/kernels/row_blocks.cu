@@ -251,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
     if (noop && *noop) return;
     float A = 0.0f, g = 1.0f;
     if constexpr (!BY_ROW) {
-        A = amax_of_parts<WARPS * 32, 0>(amax, parts), g = fp4ref::global_scale<S, In>(A);
+        A = amax_of_parts<WARPS * 32>(amax, parts), g = fp4ref::global_scale<S, In>(A);
         if (blockIdx.x == 0 && threadIdx.x == 0) *amax_out = A;
     }
 

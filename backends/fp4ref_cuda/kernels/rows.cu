@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) rows(
     if (noop && *noop) return;
     float A = 0.0f;
     if constexpr (S::global == fp4ref::Global::tensor) {
-        A = amax_of_parts<WARPS * 32, 0>(amax, parts);
+        A = amax_of_parts<WARPS * 32>(amax, parts);
         if (blockIdx.x == 0 && threadIdx.x == 0) *amax_out = A;
     }
     const float g = fp4ref::global_scale<S, In>(A);
