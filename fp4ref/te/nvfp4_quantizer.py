@@ -165,7 +165,8 @@ class NVFP4Quantizer(Quantizer):
             return super().make(tensor)
         matrix, how, settings = asked
         bits = self.draw(tensor) if drawn is None else Directions(*drawn)
-        return self._made(api.quantize(tensor.view(matrix), *how, random_bits=bits), settings, tensor)
+        q = api.quantize(tensor.view(matrix), *how, random_bits=bits)
+        return self._made(q.row, q.column, settings, tensor.dtype, tensor.shape, tensor.device)
 
     def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
         """Return a function that makes other tensors of a kind; None for what is drawn at random."""
@@ -176,7 +177,8 @@ class NVFP4Quantizer(Quantizer):
         repeat, flat = api.quantize_again(tensor.view(matrix), *how), tensor.dim() == 2
         if repeat is None:
             return None
-        return lambda x, quantizer: quantizer._made(repeat(x if flat else x.view(matrix)), settings, x)
+        of = settings, tensor.dtype, tensor.shape, tensor.device
+        return lambda x, quantizer: quantizer._made(*repeat(x if flat else x.view(matrix)), *of)
 
     def _asked(
         self, tensor: Tensor
@@ -193,24 +195,32 @@ class NVFP4Quantizer(Quantizer):
         how = self.spec(tensor.dtype, shape), directions, swizzle.GEMM if swizzled else swizzle.COMPACT
         return (math.prod(shape[:-1]), shape[-1]), how, self._settings(swizzled)
 
-    def _made(self, q: Quantized, settings: dict[str, Any], tensor: Tensor) -> Any:
-        """Return the tensor of quantized bytes, storage if `internal`. tensor: the one that they are of."""
-        row, column, shape = q.row or NOTHING, q.column or NOTHING, tensor.shape
-        codes = row.data
-        if codes is not None and len(shape) != 2:
-            codes = codes.view(self.convert_shape_for_fp4(shape))
+    def _made(
+        self,
+        row: DirectionData | None,
+        column: DirectionData | None,
+        settings: dict[str, Any],
+        dtype: torch.dtype,
+        shape: torch.Size,
+        device: torch.device,
+    ) -> Any:
+        """Return the tensor of quantized bytes, storage if `internal`. dtype, shape, device: those of the values."""
+        codes, scales, amax = row or NOTHING
+        turned, of_columns, amax_of_columns = column or NOTHING
         values = {
-            "_rowwise_data": codes,
-            "_columnwise_data": column.data,
-            "_rowwise_scale_inv": row.scales,
-            "_columnwise_scale_inv": column.scales,
-            "_amax_rowwise": row.amax,
-            "_amax_columnwise": column.amax,
+            "_rowwise_data": codes
+            if codes is None or len(shape) == 2
+            else codes.view(self.convert_shape_for_fp4(shape)),
+            "_columnwise_data": turned,
+            "_rowwise_scale_inv": scales,
+            "_columnwise_scale_inv": of_columns,
+            "_amax_rowwise": amax,
+            "_amax_columnwise": amax_of_columns,
             **settings,
         }
         if self.internal:
-            return NVFP4TensorStorage.holding(values, self, tensor.dtype)
-        return NVFP4Tensor.wrapping(values, self, tensor.dtype, shape, tensor.device)
+            return NVFP4TensorStorage.holding(values, self, dtype)
+        return NVFP4Tensor.wrapping(values, self, dtype, shape, device)
 
     def _settings(self, swizzled: bool) -> dict[str, Any]:
         return {
