@@ -29,6 +29,7 @@ from fp4ref.quantized import (
     DirectionChoice,
     DirectionData,
     LayoutName,
+    Parts,
     Quantized,
     Row_co,
     matrix_shape,
@@ -159,7 +160,7 @@ def quantize(
 
 def quantize_again(
     x: Any, spec: Spec, directions: DirectionChoice, scale_layout: LayoutName
-) -> Callable[[Any], tuple[DirectionData | None, DirectionData | None]] | None:
+) -> Callable[[Any], Parts] | None:
     """Return the function that returns what `quantize` fills of other arrays of this one's kind, rows and columns.
 
     x: an array that `quantize` was just given. The function decides nothing again, and so holds as long as the layouts

@@ -20,8 +20,8 @@ from fp4ref.quantized import (
     DIRECTIONS,
     Direction,
     DirectionChoice,
-    DirectionData,
     Directions,
+    Parts,
     Quantized,
     matrix_shape,
 )
@@ -128,9 +128,7 @@ def bound_alike(
     return bound
 
 
-def repeating_directions(
-    planned: Planned, x: Any, backend: str | None
-) -> Callable[[Any], tuple[DirectionData | None, DirectionData | None]] | None:
+def repeating_directions(planned: Planned, x: Any, backend: str | None) -> Callable[[Any], Parts] | None:
     """Return a function that returns both directions of other arrays of this one's kind, None for one not asked for."""
     nothing: tuple[dict[Direction, Any], ...] = (dict.fromkeys(planned.names),) * 3
     bound = bound_alike(planned, x, nothing, backend)

@@ -69,6 +69,9 @@ class DirectionData(NamedTuple):  # noqa: PLW1641 - a tuple of arrays has no has
         return ", ".join(parts)
 
 
+Parts: TypeAlias = tuple[DirectionData | None, DirectionData | None]  # rows and columns; None for one not asked for
+
+
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Quantized(Generic[Row_co, Column_co]):
     """Quantized bytes of a tensor in one or both directions.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fp4ref import api, registry
 from fp4ref.layout import layout
-from fp4ref.quantized import DirectionChoice, DirectionData, Quantized
+from fp4ref.quantized import DirectionChoice, DirectionData, Parts, Quantized
 from fp4ref.spec import Spec
 from fp4ref.te import specifications
 from fp4ref.te.cast import write
@@ -19,7 +19,7 @@ from fp4ref.te.dtypes import FLOATS, DType, dtype_name
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.mxfp8_tensor import MXFP8Tensor, MXFP8TensorStorage, scale_shape
-from fp4ref.te.quantizer import Quantizer
+from fp4ref.te.quantizer import Facts, Quantizer
 from fp4ref.te.recipe import MXFP8BlockScaling, Recipe
 from fp4ref.te.swizzle import COMPACT, GEMM
 
@@ -109,7 +109,7 @@ class MXFP8Quantizer(Quantizer):
         if asked is None:
             return super().make(tensor)
         q = api.quantize(tensor.view(-1, tensor.shape[-1]), *asked)
-        return self._made(q.row, q.column, tensor.dtype, tensor.shape, tensor.device)
+        return self._made((q.row, q.column), (tensor.dtype, tensor.shape, tensor.device))
 
     def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
         """Return a function that makes other tensors of a kind; None for both directions in separate calls."""
@@ -119,7 +119,7 @@ class MXFP8Quantizer(Quantizer):
         if not repeat:
             return None
         of = tensor.dtype, tensor.shape, tensor.device
-        return lambda x, quantizer: quantizer._made(*repeat(x if flat else x.view(-1, width)), *of)
+        return lambda x, quantizer: quantizer._made(repeat(x if flat else x.view(-1, width)), of)
 
     def _asked(self, tensor: Tensor) -> tuple[Spec, DirectionChoice, str] | None:
         """Return the arguments of the one call of `quantize` that a tensor takes; None where it takes more than one."""
@@ -130,15 +130,9 @@ class MXFP8Quantizer(Quantizer):
         spec = specifications.mxfp8(self.dtype, self.with_2d_quantization)
         return spec, "both" if self.columnwise_usage else "row", GEMM if swizzled else COMPACT
 
-    def _made(
-        self,
-        row: DirectionData | None,
-        column: DirectionData | None,
-        dtype: torch.dtype,
-        shape: torch.Size,
-        device: torch.device,
-    ) -> Any:
-        """Return the tensor of quantized bytes, storage if `internal`. dtype, shape, device: those of the values."""
+    def _made(self, directions: Parts, of: Facts) -> Any:
+        """Return the tensor of quantized bytes, storage if `internal`. of: the values."""
+        (row, column), (dtype, shape, device) = directions, of
         assert row is not None
         columns = scales = None
         if column is not None:

@@ -69,10 +69,7 @@ class QuantizedTensorStorage:
 
     @classmethod
     def holding(cls, values: dict[str, Any], quantizer: Any, dtype: torch.dtype) -> Self:
-        """Return storage with these attributes, all its buffers and settings, that a quantizer made of a type.
-
-        values: become the storage's own.
-        """
+        """Return storage that owns these attributes, all its buffers and settings, as a quantizer made it of a type."""
         made = object.__new__(cls)
         values["_quantizer"], values["_dtype"] = quantizer.copy(), dtype
         made.__dict__ = values

@@ -69,10 +69,7 @@ class QuantizedTensor(torch.Tensor, fsdp.Gathered, QuantizedTensorStorage):  # t
         *,
         requires_grad: bool = False,
     ) -> Self:
-        """Return a tensor of a shape with these attributes, all its buffers and settings, as `holding` does storage.
-
-        values: become the tensor's own.
-        """
+        """Return a tensor that owns these attributes, all its buffers and settings, as `holding` returns storage."""
         made = torch.Tensor._make_wrapper_subclass(  # whose arguments take it a fifth longer by name
             cls, shape, None, None, None, dtype, torch.strided, device, False, requires_grad
         )
