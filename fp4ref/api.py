@@ -29,6 +29,7 @@ from fp4ref.quantized import (
     DirectionChoice,
     DirectionData,
     LayoutName,
+    Parts,
     Quantized,
     Row_co,
     matrix_shape,
@@ -158,14 +159,17 @@ def quantize(
 
 
 def quantize_again(
-    x: Any, spec: Spec | str, directions: DirectionChoice, scale_layout: LayoutName, backend: str | None = None
-) -> Callable[[Any], Quantized] | None:
-    """Return the function that serves `quantize` of other arrays of this one's kind; None before the first call.
+    x: Any, spec: Spec, directions: DirectionChoice, scale_layout: LayoutName
+) -> Callable[[Any], Parts] | None:
+    """Return the function that returns what `quantize` fills of other arrays of this one's kind, rows and columns.
 
-    It decides nothing again, and so holds as long as the layouts, profiles and backends that are registered.
+    x: an array that `quantize` was just given. The function decides nothing again, and so holds as long as the layouts
+    and backends that are registered. Returns None if no backend has one.
     """
+    form, dtype, shape = layout(scale_layout), arrays.dtype_name(x), tuple(x.shape)
+    asked = spec, dtype, shape, directions, form, arrays.device_of(x), None, False, False
     kinds = repeats.kind_of(x)
-    return repeats.find(_kind_of_quantize(kinds, spec, directions, scale_layout, backend)) if kinds else None
+    return plans.repeating_directions(plans.to_quantize(*asked, registry.registered()), x, None) if kinds else None
 
 
 def _kind_of_quantize(kinds: Hashable, spec: Spec | str, *options: Hashable) -> tuple[Hashable, ...]:
@@ -220,6 +224,9 @@ def dequantize(
     bound = bind(call, data) if bind else None
     if direction == "column":
         repeats.keep(key, bound and (lambda q: bound(q.column)), q.scale_layout)
+        return values
+    if tuple(q.shape) == shape:
+        repeats.keep(key, bound and (lambda q: bound(q.row)), q.scale_layout)
         return values
     repeats.keep(key, bound and (lambda q: bound(q.row).reshape(q.shape)), q.scale_layout)
     return values.reshape(q.shape)

@@ -16,7 +16,15 @@ from fp4ref.errors import DomainError, ShapeError
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import Layout
 from fp4ref.memory import apart, by_direction, require_apart
-from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice, Directions, Quantized, matrix_shape
+from fp4ref.quantized import (
+    DIRECTIONS,
+    Direction,
+    DirectionChoice,
+    Directions,
+    Parts,
+    Quantized,
+    matrix_shape,
+)
 from fp4ref.registry import Call
 from fp4ref.remembered import Same
 from fp4ref.spec import Spec
@@ -103,10 +111,10 @@ def to_move(
     return call, registry.choose(call, backend)
 
 
-def repeating(
-    planned: Planned, x: Any, given: tuple[dict[Direction, Any], ...], backend: str | None, like: Quantized
-) -> Callable[..., Quantized] | None:
-    """Return a function that repeats a call with other arrays of the same kinds; None if a backend has none.
+def bound_alike(
+    planned: Planned, x: Any, given: tuple[dict[Direction, Any], ...], backend: str | None
+) -> list[Callable[..., Any]] | None:
+    """Return functions that repeat the steps with other arrays of the same kinds; None if a backend has none.
 
     given: as for `run`.
     """
@@ -117,15 +125,38 @@ def repeating(
         if repeat is None:
             return None
         bound.append(repeat)
-    names, together = planned.names, planned.together
+    return bound
+
+
+def repeating_directions(planned: Planned, x: Any, backend: str | None) -> Callable[[Any], Parts] | None:
+    """Return a function that returns both directions of other arrays of this one's kind, None for one not asked for."""
+    nothing: tuple[dict[Direction, Any], ...] = (dict.fromkeys(planned.names),) * 3
+    bound = bound_alike(planned, x, nothing, backend)
+    if bound is None:
+        return None
+    if planned.together:
+        return bound[0]
+    row, column = (dict(zip(planned.names, bound, strict=True)).get(name) for name in DIRECTIONS)
+    if column is None:
+        return lambda x: (row and row(x), None)
+    return lambda x: (row and row(x), column(x))
+
+
+def repeating(
+    planned: Planned, x: Any, given: tuple[dict[Direction, Any], ...], backend: str | None, like: Quantized
+) -> Callable[..., Quantized] | None:
+    """Return a function that repeats a call with other arrays of the same kinds; None if a backend has none.
+
+    given: as for `run`.
+    """
     make = like.maker()
     if not any(value is not None for each in given for value in each.values()):
-        if together:
-            (both,) = bound
-            return lambda x, *_: make(*both(x))
-        row, column = (dict(zip(names, bound, strict=True)).get(name) for name in DIRECTIONS)
-        return lambda x, *_: make(row and row(x), column and column(x))
-
+        directions = repeating_directions(planned, x, backend)
+        return directions and (lambda x, *_: make(*directions(x)))
+    bound = bound_alike(planned, x, given, backend)
+    if bound is None:
+        return None
+    names, together = planned.names, planned.together
     none = [None] * len(names)
     are_apart = apart(_arrays(x, [[each[name] for name in names] for each in given]))
 

@@ -50,7 +50,8 @@ def meet(kept: Any, places: tuple[int, ...], times: int = 1, *, captures: bool =
     library: Any = SimpleNamespace(ordinal=0, captures=lambda: captures)
     found = None
     for _ in range(times):
-        found = kept.at(places, lambda stream: None, library)
+        found = None if captures else kept.made.get(places)
+        found = found or kept.new(places, lambda stream: None, library)
     return found
 
 
@@ -80,7 +81,7 @@ def test_graphs_in_use_stay_and_others_make_room(told):
     for graph in used:
         graph.start(0)
     assert meet(kept, (late,), (graphs.MET + 1) * graphs.REFUSED) is not None
-    assert len(kept._made) == len(used) + 1
+    assert len(kept.made) == len(used) + 1
     assert all(meet(kept, (at,)) is made[at] for at in range(0, graphs.KEPT, 2))
 
 
@@ -167,22 +168,28 @@ def test_two_threads_do_not_start_one_graph_at_once():
 def test_a_program_starts_its_graph_instead_of_its_launches(told, monkeypatch):
     launched, starts = [], []
     monkeypatch.setattr(told, "start", lambda graph, stream: starts.append(stream))
+    monkeypatch.setattr(programs, "enter", lambda library: None)
+    captures = [False]
     steps = ((lambda stream, at: launched.append(stream), 0),)
     program = programs.Program(
-        SimpleNamespace(ordinal=0, captures=lambda: False),
+        SimpleNamespace(ordinal=0, captures=lambda: captures[0], stream=lambda: 7),
         (),
         array("Q", [0] * 6),
         (),
         steps,
-        (),
+        lambda arrays: arrays,
         None,
         (),
         graphs.Graphs(),
     )
     for _ in range(graphs.MET + 3):
-        program.start((1, 2), 7)
+        assert program.again(("x", "out"), (1, 2)) == ("x", "out", None)
     assert launched == [7] * graphs.MET + [0]  # the last one while the graph is made
     assert starts == [7] * 3
+    captures[0] = True
+    program.again(("x", "out"), (1, 2))
+    assert launched[-1] == 7
+    assert len(starts) == 3
 
 
 def forget() -> None:
@@ -192,7 +199,7 @@ def forget() -> None:
 
 
 def graph_count() -> int:
-    return sum(len(each.graphs._made) for each in programs._programs.values())
+    return sum(len(each.graphs.made) for each in programs._programs.values())
 
 
 SHAPE, LAYOUT = (256, 512), "tiled_128x4"
@@ -280,7 +287,7 @@ def test_a_graph_that_runs_may_be_dropped():
     out = fp4ref.quantize(x, fp4ref.NVFP4, "both", LAYOUT)
     for _ in range(graphs.MET + 2):
         fp4ref.quantize(x, fp4ref.NVFP4, "both", LAYOUT, out=out)
-    found = [weakref.ref(graph) for each in programs._programs.values() for graph in each.graphs._made.values()]
+    found = [weakref.ref(graph) for each in programs._programs.values() for graph in each.graphs.made.values()]
     assert found
     for _ in range(20):
         fp4ref.quantize(x, fp4ref.NVFP4, "both", LAYOUT, out=out)
@@ -309,7 +316,7 @@ def test_graphs_made_or_dropped_during_a_capture_leave_it_whole():
             failed.append(error)
 
     for drops in (False, True):
-        found = [weakref.ref(graph) for each in programs._programs.values() for graph in each.graphs._made.values()]
+        found = [weakref.ref(graph) for each in programs._programs.values() for graph in each.graphs.made.values()]
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.graph(captured, stream=stream):
             z = y.add(1)

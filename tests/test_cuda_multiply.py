@@ -256,7 +256,7 @@ def test_descriptions_end_with_their_products(library):
 
 @pytest.mark.rule("CNF-5")
 def test_nothing_is_multiplied_in_a_rehearsal(library, monkeypatch):
-    monkeypatch.setattr(launch._current, "rehearsal", {}, raising=False)
+    monkeypatch.setattr(launch.recording.this, "rehearsal", {}, raising=False)
     monkeypatch.setattr(programs, "current_library", lambda: None)
     x = Stored((sample(8, 8),))
     assert multiply(asked(8, 8), x, x, (), None) is not None

@@ -46,6 +46,9 @@ class Imagined:
     def stream(self):
         return 7
 
+    def captures(self):
+        return False
+
 
 @pytest.fixture
 def launched(monkeypatch):
@@ -456,7 +459,7 @@ def test_a_recording_keeps_no_memory_that_its_call_is_done_with(launched):
 def test_memory_that_is_used_again_is_that_of_the_later_array():
     memory = bytearray(64)
     new = lambda size: torch.frombuffer(memory, dtype=torch.uint8, count=size)  # noqa: E731
-    noted, slots = recording.Recording((None,), (0,)), []
+    noted, slots = recording.Recording((torch.zeros(1),), (1,)), []
     for size in (64, 16, 32):
         made = new(size)
         noted.allocated(made, made.data_ptr(), (size,), "uint8")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import plans, registry, repeats
+from fp4ref import api, plans, registry, repeats
 from fp4ref.errors import Fp4Error
 from fp4ref.layout import LAYOUTS, Layout
 
@@ -307,6 +307,22 @@ def test_a_product_of_other_kinds_is_checked():
     gap[:] = a.row.data
     strided = dataclasses.replace(a, row=a.row._replace(data=gap))
     assert fp4ref.gemm(strided, b).tobytes() == fp4ref.gemm(a, b).tobytes()
+
+
+@pytest.mark.parametrize("directions", ["row", "column", "both"])
+def test_the_directions_of_other_arrays_come_without_a_record_of_them(directions, checks):
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+    x, other = (torch.from_numpy(values).bfloat16() for values in (X, 2 * X[::-1].copy()))
+    asked = fp4ref.NVFP4, directions, "tiled_128x4"
+    fp4ref.quantize(x, *asked)
+    again = api.quantize_again(x, *asked)
+    assert again is not None
+    checks.clear()
+    row, column = again(other)
+    assert not checks
+    wanted = fp4ref.quantize(other, *asked, backend="numpy")
+    assert (row, column) == (wanted.row, wanted.column)
+    assert api.quantize_again(torch._neg_view(x), *asked) is None
 
 
 def test_a_result_that_is_moved_keeps_the_name_of_its_specification():

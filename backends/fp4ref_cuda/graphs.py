@@ -71,24 +71,21 @@ class Graph:
 
 
 class Graphs:
-    """The graphs of one program, by the addresses of its arrays."""
+    """The graphs of one program, `made` by the addresses of its arrays."""
 
     def __init__(self) -> None:
+        self.made: dict[tuple[int, ...], Graph] = {}
         self._met: dict[int, int] = {}  # by the hash of addresses: of two with one hash, one is made earlier
-        self._made: dict[tuple[int, ...], Graph] = {}
         self._works = True
         self._refused = 0
 
-    def at(self, places: tuple[int, ...], record: Callable[[int], None], library: Library) -> Graph | None:
-        """Return the graph of addresses that were met before; None where the launches are to be started one by one.
+    def new(self, places: tuple[int, ...], record: Callable[[int], None], library: Library) -> Graph | None:
+        """Return a graph of addresses that were met before; None where the launches are to be started one by one.
 
         They are where the caller captures them: a graph inside of another one is harder to look through. record: starts
         the launches at these addresses on a stream. A device that cannot make a graph of them, as where it has no
         memory left, is not asked again.
         """
-        graph = self._made.get(places)
-        if graph is not None:
-            return None if library.captures() else graph
         mark = hash(places)
         met = self._met.get(mark, 0)
         if met < MET:
@@ -102,25 +99,26 @@ class Graphs:
         if not self._room():
             return None
         try:
-            graph = self._made[places] = Graph(record, library.ordinal)
+            graph = self.made[places] = Graph(record, library.ordinal)
         except BackendError:
             self._works = False
+            return None
         return graph
 
     def _room(self) -> bool:
         """Return True if there is room for a graph; now and then, those not started since the last time are dropped."""
         if Graph.alive >= MOST:
             return False
-        if len(self._made) < KEPT:
+        if len(self.made) < KEPT:
             return True
         self._refused += 1
         if self._refused >= REFUSED:
             self._refused = 0
-            for places, graph in list(self._made.items()):
+            for places, graph in list(self.made.items()):
                 if graph.idle:
-                    self._made.pop(places, None)
+                    self.made.pop(places, None)
                 graph.idle = True
-        return len(self._made) < KEPT
+        return len(self.made) < KEPT
 
 
 _making = threading.Lock()

@@ -22,10 +22,9 @@ FAMILY = {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)}  # targets whose conversi
 
 
 class _ThreadState(threading.local):
-    """The device that a thread has a context on, and the kernels that its rehearsal notes."""
+    """The device that a thread has a context on."""
 
     ordinal: int | None = None
-    rehearsal: dict[tuple[str, str, str], None] | None = None
 
 
 _current = _ThreadState()
@@ -170,7 +169,7 @@ def _config(shape: Shape, stream: int, ordinal: int) -> Any:
 
 def rehearsing() -> bool:
     """Return True while launches of this thread are only noted."""
-    return _current.rehearsal is not None
+    return recording.this.rehearsal is not None
 
 
 def rehearse(act: Callable[[], None], tell: Callable[[str], None]) -> None:
@@ -185,11 +184,11 @@ def rehearse(act: Callable[[], None], tell: Callable[[str], None]) -> None:
     done = f"rehearsed-{name}-{key('', name)}"
     if stored(done) is not None:
         return
-    _current.rehearsal = wanted
+    recording.this.rehearsal = wanted
     try:
         act()
     finally:
-        _current.rehearsal = None
+        recording.this.rehearsal = None
     missing = [kernel for kernel in wanted if not is_cached(*kernel)]
     if missing:
         tell(f"compiling {len(missing)} kernels for the cuda backend, once; they are kept in {CACHE.writable()}")
@@ -212,7 +211,7 @@ def launch(
 
     Errors: BackendError with the kernel's name, for what fails before the kernel runs.
     """
-    if (noted := _current.rehearsal) is not None:
+    if (noted := recording.this.rehearsal) is not None:
         noted[name, prelude, target(library.ordinal)] = None
         return
     shape = Shape(grid, block, shared, True)

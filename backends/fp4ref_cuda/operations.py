@@ -141,19 +141,21 @@ def bind_quantize(
 
 def bind_quantize_both(
     call: Call, x: Any, amax: Directions, random_bits: Directions, out: Directions
-) -> Callable[..., Directions] | None:
+) -> Callable[..., tuple[DirectionData, DirectionData]] | None:
     """Return a function that quantizes other tensors of these ones' kinds in both directions, as the first call did."""
     bound = programs.bind("quantize", call, [x, None, *_of_both(amax, random_bits, out)])
     if bound is None:
         return None
     none = Directions()
 
-    def again(x: Any, amax: Directions = none, random_bits: Directions = none, out: Directions = none) -> Directions:
+    def again(
+        x: Any, amax: Directions = none, random_bits: Directions = none, out: Directions = none
+    ) -> tuple[DirectionData, DirectionData]:
         alone = amax is none and random_bits is none and out is none
         parts = bound(x) if alone else bound(x, None, *_of_both(amax, random_bits, out))
         if parts is None:
             return quantize_both(call, x, amax, random_bits, out)
-        return Directions(DirectionData(*parts[:3]), DirectionData(*parts[3:]))
+        return DirectionData(*parts[:3]), DirectionData(*parts[3:])
 
     return again
 

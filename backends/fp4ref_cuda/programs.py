@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from math import prod
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from fp4ref.registry import Call
@@ -20,7 +21,7 @@ from fp4ref_cuda.buffers import ALIGNMENT, FRESH, Library, itemsize
 from fp4ref_cuda.graphs import Graphs
 from fp4ref_cuda.launch import enter, rehearsing
 from fp4ref_cuda.plan import Plan, last_plan, remember
-from fp4ref_cuda.recording import Address, Recording, Start, Started, Strided, recorded
+from fp4ref_cuda.recording import Address, Recording, Start, Started, Strided, recorded, this
 from fp4ref_cuda.words import HEADER, POINTERS, packed
 
 KEPT = 4096  # programs, at most
@@ -28,12 +29,14 @@ MET = 1024  # addresses that a kind of call was given, at most
 
 
 class Program(NamedTuple):
-    """The allocations and launches of a kind of call. results: numbers of arrays, the inputs first; -1 for None.
+    """The allocations and launches of a kind of call.
 
-    words: what `packed` makes of the arguments of every start, one after the other. addresses: the position of each
-    among these, the number of its array, and its offset in bytes; the last array is the words themselves. steps: what
-    starts a launch, and where its words begin, in bytes. records: those of its calls, kept alive because a kind names
-    them by their identity. graphs: of the steps, by the addresses of the arrays.
+    Arrays have numbers: first the inputs that are given, then what is allocated. results: takes those that the call
+    returns from a tuple of all, behind which stands None. words: what `packed` makes of the arguments of every start,
+    one after the other. addresses: the position of each among these, the number of its array, and its offset in bytes;
+    the last array is the words themselves. steps: what starts a launch, and where its words begin, in bytes. records:
+    those of its calls, kept alive because a kind names them by their identity. graphs: of the steps, by the addresses
+    of the arrays.
     """
 
     library: Library
@@ -41,7 +44,7 @@ class Program(NamedTuple):
     words: array[int]
     addresses: tuple[tuple[int, int, int], ...]
     steps: tuple[tuple[Start, int], ...]
-    results: tuple[int, ...]
+    results: Callable[[tuple[Any, ...]], tuple[Any, ...]]
     plan: Plan | None
     records: tuple[Any, ...]
     graphs: Graphs
@@ -49,21 +52,25 @@ class Program(NamedTuple):
     def again(
         self, inputs: Sequence[Any], starts: Sequence[int], views: Sequence[tuple[int, Strided]] = ()
     ) -> tuple[Any, ...]:
-        """Serve another call of the kind. starts: addresses of its inputs, 0 for None. views: of its results."""
-        enter(self.library)
-        made = [allocate() for allocate in self.allocators]
-        arrays, places = (*inputs, *made, None), (*starts, *[each.data_ptr() for each in made])
-        self.start(places, self.library.stream())
-        if self.plan is not None:
-            remember(self.plan)
-        results = [arrays[slot] for slot in self.results]
-        for at, view in views:
-            results[at] = results[at].as_strided(*view)
-        return tuple(results)
+        """Serve another call of the kind. inputs: those given. starts: their addresses. views: of its results."""
+        library, allocators, _, _, _, take, plan, _, graphs = self
+        enter(library)
+        made = [allocate() for allocate in allocators]
+        places = (*starts, *[each.data_ptr() for each in made])
+        graph = graphs.made.get(places)
+        if graph is None or library.captures():
+            self._start(places)
+        else:
+            graph.start(library.stream())
+        if plan is not None:
+            remember(plan)
+        results = take((*inputs, *made, None))
+        return _viewed(results, views) if views else results
 
-    def start(self, places: tuple[int, ...], stream: int) -> None:
-        """Start the launches with arrays at given addresses."""
-        graph = self.graphs.at(places, partial(self._launch, places), self.library) if self.steps else None
+    def _start(self, places: tuple[int, ...]) -> None:
+        """Start the launches with arrays at given addresses, which have no graph yet, or are captured."""
+        stream, library = self.library.stream(), self.library
+        graph = self.graphs.new(places, partial(self._launch, places), library) if self.steps else None
         if graph is None:
             self._launch(places, stream)
         else:
@@ -77,6 +84,13 @@ class Program(NamedTuple):
             words[position] = places[slot] + offset
         for start, at in self.steps:
             start(stream, memory + at)
+
+
+def _viewed(results: tuple[Any, ...], views: Sequence[tuple[int, Strided]]) -> tuple[Any, ...]:
+    changed = list(results)
+    for at, view in views:
+        changed[at] = changed[at].as_strided(*view)
+    return tuple(changed)
 
 
 _programs: dict[Hashable, Program] = {}
@@ -99,12 +113,12 @@ def serve(
     seen = None if library is None or recording.current() is not None else seen_in(inputs, library.ordinal)
     if library is None or seen is None:  # what runs inside of `together` is recorded there
         return act()
-    starts, kinds = seen
+    given, starts, kinds = seen
     kind = operation, id(call), *map(id, others), library.ordinal, *kinds
     program = _programs.get(kind)
     if program is not None:
-        return program.again(inputs, starts)
-    noted = Recording(inputs, starts)
+        return program.again(given, starts)
+    noted = Recording(given, starts)
     with recorded(noted):
         results = act()
     slots = tuple(map(noted.slot, results))
@@ -141,10 +155,17 @@ def program_of(library: Library, noted: Recording, slots: tuple[int | None, ...]
                 addresses.append((position, slot, offset + value.offset))
         words.extend(packed(step.arguments))
         steps.append((step.start, 8 * first))
-    results = tuple(-1 if slot is None else places[slot][0] for slot in slots)
+    take = _taking([-1 if slot is None else places[slot][0] for slot in slots])
     return Program(
-        library, tuple(allocators), words, tuple(addresses), tuple(steps), results, last_plan(), records, Graphs()
+        library, tuple(allocators), words, tuple(addresses), tuple(steps), take, last_plan(), records, Graphs()
     )
+
+
+def _taking(slots: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Return the function that takes the arrays of these numbers out of all."""
+    if len(slots) > 1:
+        return itemgetter(*slots)
+    return lambda arrays: tuple([arrays[slot] for slot in slots])
 
 
 def _arranged(steps: Sequence[Started], sizes: Mapping[int, int]) -> tuple[dict[int, int], int]:
@@ -183,16 +204,17 @@ def bind(operation: Hashable, call: Call, inputs: Sequence[Any]) -> Callable[...
     ordinal, fixed, device = library.ordinal, (operation, id(call), library.ordinal), buffers.current_device()
     known: dict[tuple[int, ...] | int, Program] = {}
     met: dict[tuple[int, ...], Program] = {}  # by the addresses of all inputs: a loop gives the same ones again
-    nones, zeros = (None,) * (len(inputs) - 1), (0,) * (len(inputs) - 1)
+    nones = (None,) * (len(inputs) - 1)
 
     def again(*inputs: Any) -> tuple[Any, ...] | None:
-        if rehearsing() or recording.current() is not None or device() != ordinal:
+        if this.rehearsal is not None or this.recording is not None or device() != ordinal:
             return None
         if len(inputs) == 1:
             start = inputs[0].data_ptr()
             program = known.get(start % ALIGNMENT) or find((*inputs, *nones), start % ALIGNMENT)
-            return program and program.again((*inputs, *nones), (start, *zeros))
-        starts = tuple([0 if each is None else each.data_ptr() for each in inputs])
+            return program and program.again(inputs, (start,))
+        given = [each for each in inputs if each is not None]
+        starts = tuple([each.data_ptr() for each in given])
         program = met.get(starts)
         if program is None:
             places = _places(starts)
@@ -202,11 +224,11 @@ def bind(operation: Hashable, call: Call, inputs: Sequence[Any]) -> Callable[...
             if len(met) >= MET:
                 met.clear()
             met[starts] = program
-        return program.again(inputs, starts)
+        return program.again(given, starts)
 
     def find(inputs: Sequence[Any], places: tuple[int, ...] | int) -> Program | None:
         seen = seen_in(inputs, ordinal)
-        program = None if seen is None else _programs.get((*fixed, *seen[1]))
+        program = None if seen is None else _programs.get((*fixed, *seen[2]))
         if program is not None:
             known[places] = program
         return program
@@ -214,34 +236,36 @@ def bind(operation: Hashable, call: Call, inputs: Sequence[Any]) -> Callable[...
     return again
 
 
-def seen_in(inputs: Sequence[Any], ordinal: int, *, strided: bool = False) -> tuple[list[int], list[Hashable]] | None:
-    """Return the addresses of arrays, 0 for None, and all that a path can depend on; None if one has no kind.
+def seen_in(
+    inputs: Sequence[Any], ordinal: int, *, strided: bool = False
+) -> tuple[list[Any], list[int], list[Hashable]] | None:
+    """Return the arrays that are given, their addresses, and all that a path can depend on; None if one has no kind.
 
     A path can depend on an array's place among the inputs, its type and shape, the remainder of its address, and on
     which inputs start at the same byte. Only plain tensors on one device have kinds; those with gaps or in another
     order only where they are asked for, with their strides.
     """
     tensor = sys.modules["torch"].Tensor
+    given: list[Any] = []
     starts: list[int] = []
     kinds: list[Hashable] = []
-    add, note = starts.append, kinds.append
     for place, each in enumerate(inputs):
         if each is None:
-            add(0)
             continue
         if not isinstance(each, tensor) or each.get_device() != ordinal or each.is_neg():
             return None
         start = each.data_ptr()
-        add(start)
+        given.append(each)
+        starts.append(start)
         if each.is_contiguous():
-            note((place, each.dtype, each.shape, start % ALIGNMENT))
+            kinds.append((place, each.dtype, each.shape, start % ALIGNMENT))
         elif strided:
-            note((place, each.dtype, each.shape, start % ALIGNMENT, each.stride()))
+            kinds.append((place, each.dtype, each.shape, start % ALIGNMENT, each.stride()))
         else:
             return None
-    if len({0, *starts}) <= len(kinds):
+    if len({0, *starts}) <= len(given):
         kinds.append(tuple(map(starts.index, starts)))
-    return starts, kinds
+    return given, starts, kinds
 
 
 def _places(starts: Sequence[int]) -> tuple[int, ...]:

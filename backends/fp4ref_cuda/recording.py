@@ -157,18 +157,19 @@ def _never() -> bool:
     return False
 
 
-class _Recorder(threading.local):
-    """The recording of a thread's call."""
+class OfThread(threading.local):
+    """The recording of a thread's call, and the kernels that its rehearsal notes, if there is one."""
 
     recording: Recording | None = None
+    rehearsal: dict[tuple[str, str, str], None] | None = None
 
 
-_current = _Recorder()
+this = OfThread()
 
 
 def current() -> Recording | None:
     """Return the recording of this thread's call, if there is one."""
-    return _current.recording
+    return this.recording
 
 
 def forbid() -> None:
@@ -181,8 +182,8 @@ def forbid() -> None:
 @contextmanager
 def recorded(recording: Recording) -> Iterator[None]:
     """Note what this thread does on the device."""
-    _current.recording = recording
+    this.recording = recording
     try:
         yield
     finally:
-        _current.recording = None
+        this.recording = None

@@ -43,11 +43,11 @@ def together(
     )
     if library is None or seen is None:
         return act()
-    starts, kinds = seen
+    given, starts, kinds = seen
     key = "together", kind, id(call), library.ordinal, *kinds
     several = _several.get(key)
     if several is not None:
-        return several.program.again(inputs, starts, several.views), several.note
+        return several.program.again(given, starts, several.views), several.note
     mark = hash(key)  # of two kinds with one hash, the first one decides when, and whether, both are recorded
     met = _met.get(mark)
     if not met:
@@ -55,7 +55,7 @@ def together(
             _room(_met)[mark] = True
         return act()
     _met[mark] = False
-    return _recorded(library, key, call, inputs, starts, act)
+    return _recorded(library, key, call, given, starts, act)
 
 
 def _room(kept: dict[Any, Any]) -> dict[Any, Any]:
@@ -69,12 +69,12 @@ def _recorded(
     library: Library,
     key: Hashable,
     call: Call,
-    inputs: Sequence[Any],
+    given: Sequence[Any],
     starts: Sequence[int],
     act: Callable[[], tuple[Sequence[Any], Any]],
 ) -> tuple[Sequence[Any], Any]:
     """Serve a call of several, and keep its program if another call can repeat it."""
-    noted = Recording(inputs, starts)
+    noted = Recording(given, starts)
     with recorded(noted), _watch(noted):
         results, note = act()
     places = [noted.place(each) for each in results]

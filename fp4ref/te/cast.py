@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from functools import cache
 from typing import Any
 
@@ -31,9 +30,11 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
 
     Rules: TEL-3, TEL-4, TEL-5, TEL-7, TEL-28.
     """
-    key = _kind_of(tensor, quantizer) if output is None and drawn is None else None
-    again = repeats.find(key) if key else None
-    if again:
+    kind = quantizer.kind() if output is None and drawn is None else None
+    seen = None if kind is None else repeats.kind_of(tensor)
+    key = None if seen is None else ("te.quantize", kind, seen)  # all that decides what the result is, but the bytes
+    again = None if key is None else repeats.find(key)
+    if again is not None:
         debug.count("quantize", quantizer.role)
         made = again(tensor if tensor.is_cuda else tensor.detach(), quantizer)  # a device reads addresses alone
         if quantizer.optimize_for_gemm:
@@ -60,13 +61,6 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
         for buffer, old in zip(output.buffers(), kept, strict=True):
             write(buffer, old, 1 - skip)
     return output
-
-
-def _kind_of(tensor: Tensor, quantizer: Any) -> tuple[Hashable, ...] | None:
-    """Return all that decides what a new result is, but the bytes; None where not all of it is known."""
-    kind = quantizer.kind()
-    seen = None if kind is None else repeats.kind_of(tensor)
-    return None if seen is None else ("te.quantize", kind, seen)
 
 
 def _moves_scales(output: Any, quantizer: Any) -> bool:

@@ -228,7 +228,8 @@ class Float8CurrentScalingQuantizer(Quantizer):
         serve = None if self.with_amax_reduction or not tensor.is_contiguous() else at_once_again(tensor, *how)
         if serve is None:
             return None
-        return lambda x, quantizer: quantizer._tensor(*serve(x), x.shape, x.dtype, x.device)
+        shape, dtype, device = tensor.shape, tensor.dtype, tensor.device
+        return lambda x, quantizer: quantizer._tensor(*serve(x), shape, dtype, device)
 
     def _quantized_at_once(self, tensor: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return codes and 1 over the scale, where that is the tensor's own and a backend takes all steps at once."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fp4ref import api, registry
 from fp4ref.layout import layout
-from fp4ref.quantized import DirectionChoice, DirectionData, Quantized
+from fp4ref.quantized import DirectionChoice, DirectionData, Parts, Quantized
 from fp4ref.spec import Spec
 from fp4ref.te import specifications
 from fp4ref.te.cast import write
@@ -19,7 +19,7 @@ from fp4ref.te.dtypes import FLOATS, DType, dtype_name
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.mxfp8_tensor import MXFP8Tensor, MXFP8TensorStorage, scale_shape
-from fp4ref.te.quantizer import Quantizer
+from fp4ref.te.quantizer import Facts, Quantizer
 from fp4ref.te.recipe import MXFP8BlockScaling, Recipe
 from fp4ref.te.swizzle import COMPACT, GEMM
 
@@ -108,7 +108,8 @@ class MXFP8Quantizer(Quantizer):
         asked = self._asked(tensor)
         if asked is None:
             return super().make(tensor)
-        return self._made(api.quantize(tensor.view(-1, tensor.shape[-1]), *asked), tensor)
+        q = api.quantize(tensor.view(-1, tensor.shape[-1]), *asked)
+        return self._made((q.row, q.column), (tensor.dtype, tensor.shape, tensor.device))
 
     def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
         """Return a function that makes other tensors of a kind; None for both directions in separate calls."""
@@ -117,7 +118,8 @@ class MXFP8Quantizer(Quantizer):
         flat = tensor.dim() == 2
         if not repeat:
             return None
-        return lambda x, quantizer: quantizer._made(repeat(x if flat else x.view(-1, width)), x)
+        of = tensor.dtype, tensor.shape, tensor.device
+        return lambda x, quantizer: quantizer._made(repeat(x if flat else x.view(-1, width)), of)
 
     def _asked(self, tensor: Tensor) -> tuple[Spec, DirectionChoice, str] | None:
         """Return the arguments of the one call of `quantize` that a tensor takes; None where it takes more than one."""
@@ -128,25 +130,25 @@ class MXFP8Quantizer(Quantizer):
         spec = specifications.mxfp8(self.dtype, self.with_2d_quantization)
         return spec, "both" if self.columnwise_usage else "row", GEMM if swizzled else COMPACT
 
-    def _made(self, q: Quantized, tensor: Tensor) -> Any:
-        """Return the tensor of quantized bytes, storage if `internal`. tensor: the one that they are of."""
-        assert q.row is not None
-        shape = tensor.shape
+    def _made(self, directions: Parts, of: Facts) -> Any:
+        """Return the tensor of quantized bytes, storage if `internal`. of: the values."""
+        (row, column), (dtype, shape, device) = directions, of
+        assert row is not None
         columns = scales = None
-        if q.column is not None:
-            columns = q.column.data.view(shape[-1], *shape[:-1]).movedim(0, -1)
-            scales = q.column.scales.reshape(scale_shape(shape, columnwise=True))
+        if column is not None:
+            columns = column.data.view(shape[-1], *shape[:-1]).movedim(0, -1)
+            scales = column.scales.reshape(scale_shape(shape, columnwise=True))
         held = {
-            "_rowwise_data": q.row.data if len(shape) == 2 else q.row.data.view(shape),
+            "_rowwise_data": row.data if len(shape) == 2 else row.data.view(shape),
             "_columnwise_data": columns,
-            "_rowwise_scale_inv": q.row.scales,
+            "_rowwise_scale_inv": row.scales,
             "_columnwise_scale_inv": scales,
             "_fp8_dtype": self.dtype,
             "_with_gemm_swizzled_scales": self.optimize_for_gemm,
         }
         if self.internal:
-            return MXFP8TensorStorage.holding(held, self, tensor.dtype)
-        return MXFP8Tensor.wrapping(held, self, tensor.dtype, shape, tensor.device)
+            return MXFP8TensorStorage.holding(held, self, dtype)
+        return MXFP8Tensor.wrapping(held, self, dtype, shape, device)
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
         """Fit an existing tensor to the directions in use; buffers that exist stay. Rules: TEL-4, TEL-5, TEL-84."""

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fp4ref import api, registry
-from fp4ref.quantized import DirectionChoice, DirectionData, Directions, Quantized
+from fp4ref.quantized import DirectionChoice, DirectionData, Directions, Parts, Quantized
 from fp4ref.spec import Spec
 from fp4ref.te import rng, swizzle
 from fp4ref.te.capability import get_device_compute_capability
@@ -23,7 +23,7 @@ from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF, NVFP4Settings, fast_choices, require_settings, specification
 from fp4ref.te.nvfp4_storage import NVFP4TensorStorage, scale_shape
 from fp4ref.te.nvfp4_tensor import NVFP4Tensor
-from fp4ref.te.quantizer import LASTING, Quantizer
+from fp4ref.te.quantizer import LASTING, Facts, Quantizer
 from fp4ref.te.recipe import NVFP4BlockScaling, Recipe
 
 NOTHING = DirectionData(None, None, None)
@@ -165,7 +165,8 @@ class NVFP4Quantizer(Quantizer):
             return super().make(tensor)
         matrix, how, settings = asked
         bits = self.draw(tensor) if drawn is None else Directions(*drawn)
-        return self._made(api.quantize(tensor.view(matrix), *how, random_bits=bits), settings, tensor)
+        q = api.quantize(tensor.view(matrix), *how, random_bits=bits)
+        return self._made((q.row, q.column), settings, (tensor.dtype, tensor.shape, tensor.device))
 
     def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
         """Return a function that makes other tensors of a kind; None for what is drawn at random."""
@@ -176,7 +177,8 @@ class NVFP4Quantizer(Quantizer):
         repeat, flat = api.quantize_again(tensor.view(matrix), *how), tensor.dim() == 2
         if repeat is None:
             return None
-        return lambda x, quantizer: quantizer._made(repeat(x if flat else x.view(matrix)), settings, x)
+        of = tensor.dtype, tensor.shape, tensor.device
+        return lambda x, quantizer: quantizer._made(repeat(x if flat else x.view(matrix)), settings, of)
 
     def _asked(
         self, tensor: Tensor
@@ -193,24 +195,24 @@ class NVFP4Quantizer(Quantizer):
         how = self.spec(tensor.dtype, shape), directions, swizzle.GEMM if swizzled else swizzle.COMPACT
         return (math.prod(shape[:-1]), shape[-1]), how, self._settings(swizzled)
 
-    def _made(self, q: Quantized, settings: dict[str, Any], tensor: Tensor) -> Any:
-        """Return the tensor of quantized bytes, storage if `internal`. tensor: the one that they are of."""
-        row, column, shape = q.row or NOTHING, q.column or NOTHING, tensor.shape
-        codes = row.data
+    def _made(self, directions: Parts, settings: dict[str, Any], of: Facts) -> Any:
+        """Return the tensor of quantized bytes, storage if `internal`. of: the values."""
+        dtype, shape, device = of
+        (codes, scales, amax), (turned, its_scales, its_amax) = directions[0] or NOTHING, directions[1] or NOTHING
         if codes is not None and len(shape) != 2:
             codes = codes.view(self.convert_shape_for_fp4(shape))
         values = {
             "_rowwise_data": codes,
-            "_columnwise_data": column.data,
-            "_rowwise_scale_inv": row.scales,
-            "_columnwise_scale_inv": column.scales,
-            "_amax_rowwise": row.amax,
-            "_amax_columnwise": column.amax,
+            "_columnwise_data": turned,
+            "_rowwise_scale_inv": scales,
+            "_columnwise_scale_inv": its_scales,
+            "_amax_rowwise": amax,
+            "_amax_columnwise": its_amax,
             **settings,
         }
         if self.internal:
-            return NVFP4TensorStorage.holding(values, self, tensor.dtype)
-        return NVFP4Tensor.wrapping(values, self, tensor.dtype, shape, tensor.device)
+            return NVFP4TensorStorage.holding(values, self, dtype)
+        return NVFP4Tensor.wrapping(values, self, dtype, shape, device)
 
     def _settings(self, swizzled: bool) -> dict[str, Any]:
         return {

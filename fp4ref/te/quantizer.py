@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Hashable, Iterable
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from fp4ref.te.recipe import Recipe
 
 LASTING = ("internal", "optimize_for_gemm", "role")  # settings of all quantizers that do not choose directions
 _lasting_of = attrgetter(*LASTING)
+Facts: TypeAlias = tuple[torch.dtype, torch.Size, torch.device]  # type, shape and device of a tensor
 
 
 class _Quantize(torch.autograd.Function):

@@ -69,9 +69,10 @@ class QuantizedTensorStorage:
 
     @classmethod
     def holding(cls, values: dict[str, Any], quantizer: Any, dtype: torch.dtype) -> Self:
-        """Return storage with these attributes, all its buffers and settings, that a quantizer made of a type."""
+        """Return storage that owns these attributes, all its buffers and settings, as a quantizer made it of a type."""
         made = object.__new__(cls)
-        made.__dict__.update(values, _quantizer=quantizer.copy(), _dtype=dtype)
+        values["_quantizer"], values["_dtype"] = quantizer.copy(), dtype
+        made.__dict__ = values
         return made
 
     def get_metadata(self) -> dict[str, Any]:

@@ -69,9 +69,12 @@ class QuantizedTensor(torch.Tensor, fsdp.Gathered, QuantizedTensorStorage):  # t
         *,
         requires_grad: bool = False,
     ) -> Self:
-        """Return a tensor of a shape with these attributes, all its buffers and settings, as `holding` does storage."""
-        made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device, requires_grad=requires_grad)
-        made.__dict__ = {**values, "_quantizer": quantizer.copy(), "_dtype": dtype}
+        """Return a tensor that owns these attributes, all its buffers and settings, as `holding` returns storage."""
+        made = torch.Tensor._make_wrapper_subclass(  # whose arguments take it a fifth longer by name
+            cls, shape, None, None, None, dtype, torch.strided, device, False, requires_grad
+        )
+        values["_quantizer"], values["_dtype"] = quantizer.copy(), dtype
+        made.__dict__ = values
         return made
 
     def dequantize(self, *, dtype: torch.dtype | None = None) -> Tensor:
