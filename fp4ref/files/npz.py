@@ -64,7 +64,7 @@ class _Member(NamedTuple):
 class NpzFile(TensorFile):
     """An npz file. Member NAME.npy is tensor NAME; NAME.json, or an array of one string, is metadata NAME.
 
-    Rules: FIL-2, FIL-13, FIL-14, FIL-15, FIL-16, FIL-17, FIL-18.
+    Rules: FIL-2, FIL-13, FIL-14, FIL-15, FIL-16, FIL-17, FIL-18, FIL-43, FIL-44.
     """
 
     rule = "FIL-2"
