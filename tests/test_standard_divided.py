@@ -29,6 +29,7 @@ from fp4ref.conformance.verdict.product_runs import check
 from fp4ref.errors import DomainError, FileError
 from fp4ref.files import open_tensors
 from fp4ref.standard import formulas
+from fp4ref.testing import assert_conforms
 from standard_rules import rows_of, text_of
 
 F = np.float32
@@ -52,6 +53,36 @@ def test_a_nan_passes_its_sign_on(backend):
         values = fp4ref.dequantize(q, backend=backend)
         assert np.isnan(values).all()
         assert np.signbit(values).all() == np.signbit(values).any() == (sign == "1")
+
+
+@pytest.mark.rule("GLB-9")
+@pytest.mark.example("GLB-9")
+@pytest.mark.parametrize("spec", ["nvfp4", "nvfp4-row-scaled"])
+def test_an_amax_of_nan_is_any_nan(spec):
+    spec = fp4ref.profiles[spec].replace(name=f"{spec}, NaN in every maximum", amax="propagate-nan")
+    ((tensor, accepted, refused),) = rows_of("GLB-9")
+    x = np.zeros((2, 32), F)
+    x[0, 0] = 1
+    x.view(np.uint32)[0, 1] = int(re.search("`(.*?)`", tensor)[1], 16)
+    for backend in ("numpy", "cpu", "torch"):
+        if backend == "torch":
+            pytest.importorskip("torch")
+        amax = fp4ref.quantize(x, spec, backend=backend).row.amax
+        assert np.isnan(amax[0])
+        assert not np.signbit(amax).any()
+    for words, result in ((accepted, True), (refused, False)):
+        for word in re.findall("`(.*?)`", words):
+
+            def kernel(x, word=word):
+                data, scales, amax = fp4ref.quantize(x, spec, backend="numpy").row
+                bits = np.where(np.isnan(amax), np.uint32(int(word, 16)), amax.view(np.uint32))
+                return data, scales, bits.view(F)
+
+            if result:
+                assert assert_conforms(kernel, spec, families=["nan"]).ok
+                continue
+            with pytest.raises(AssertionError, match="amax"):
+                assert_conforms(kernel, spec, families=["nan"])
 
 
 @pytest.mark.rule("SPC-22")

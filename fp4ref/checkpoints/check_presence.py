@@ -21,10 +21,7 @@ EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_
 
 
 def check_presence(found: Recognized) -> Iterator[LintFinding]:
-    """Yield a finding for each role that modules lack, and for tensors without a weight.
-
-    Rules: CKP-7, CKP-8, CKP-55, CKP-59.
-    """
+    """Yield what modules lack, and tensors without a weight. Rules: CKP-7, CKP-8, CKP-55, CKP-59."""
     yield from _foreign(found)
     stems = {numberless(group.name) for group in found.groups if "codes" in group.parts}
     absent: dict[str, list[str]] = {}
@@ -76,10 +73,7 @@ def has_no_matrix(group: TensorGroup) -> bool:
 
 
 def _foreign(found: Recognized) -> Iterator[LintFinding]:
-    """Yield tensors that belong to other kinds of quantization, or to the run that made the file.
-
-    Rules: CKP-59, CKP-60, CKP-61.
-    """
+    """Yield tensors of other quantization, or of the run that made the file. Rules: CKP-59, CKP-60, CKP-61."""
     zeros = [name for group in found.groups if (name := f"{group.name}{ZEROS}") in found.checkpoint.tensors]
     if zeros:
         yield finding("orphan-tensor", WARNING, zeros, "zero points of integers, beside elements that have none")
