@@ -41,7 +41,7 @@ CASTS: Names[Cast] = Names("cast", "see `fp4ref profiles casts`")
 def nearest_power(values: Floats) -> Codes:
     """Return E8M0 codes of magnitudes: nearest, ties to the larger; past 2^-127, every subnormal number is 2^-126.
 
-    NaN, infinity and overflow are FF. Rules: PRO-11.
+    NaN, infinity and overflow are FF. Rules: PRO-11, PRO-13.
     """
     bits = np.abs(np.asarray(values, F)).view(np.uint32)
     field, mantissa = (bits >> MANTISSA_BITS).astype(np.int64), bits & MANTISSA
@@ -50,7 +50,7 @@ def nearest_power(values: Floats) -> Codes:
 
 
 def nearest_power_of_positive(values: Floats) -> Codes:
-    """Return those of `nearest_power` for positive numbers, and FF, which is NaN, for others. Rules: PRO-11."""
+    """Return those of `nearest_power` for positive numbers, and FF, which is NaN, for others. Rules: PRO-13."""
     return np.where(np.asarray(values) > 0, nearest_power(values), np.uint8(FIELD_OF_INFINITY))
 
 

@@ -51,14 +51,14 @@ def register(value: Value, source: str = "", promise: Promise | None = None) -> 
 
     Errors: DomainError for a name that is taken by other settings, or has no vendor.
 
-    Rules: SPC-4.
+    Rules: SPC-4, SPC-22.
     """
     names = KINDS.get(type(value))
     if names is None:
         needed = ", ".join(kind.__name__ for kind in KINDS)
         raise DTypeError("register", f"a {type(value).__name__}", f"one of {needed}", "SPC-4")
     if not all(value.name.partition(".")):
-        raise DomainError("register", f"{names.kind} {value.name!r}", "a name of the form vendor.name", "SPC-4")
+        raise DomainError("register", f"{names.kind} {value.name!r}", "a name of the form vendor.name", "SPC-22")
     if isinstance(value, Spec):
         value.to_json()  # fails for what has no registered name
         if promise:

@@ -51,7 +51,7 @@ def gemm(
     array([[  0., 160.]], dtype=float32)
 
     Rules: GEM-1, GEM-2, GEM-3, GEM-4, GEM-5, GEM-6, GEM-7, GEM-8, GEM-9, GEM-10, GEM-11,
-    GEM-20, GEM-21, GEM-22.
+    GEM-20, GEM-21, GEM-22, GEM-57, GEM-58, GEM-59, GEM-60.
     """
     kinds = _kinds(a, b, directions, bias, accumulate)
     key = "gemm", kinds, mode, directions, type(alpha), dtype, backend, alpha_rule
@@ -183,7 +183,7 @@ def _require_mode(mode: str) -> None:
 
 
 def _operands(a: Quantized, b: Quantized, directions: tuple[Direction, Direction]) -> tuple[Operand, Operand]:
-    """Return both operands, which fit each other. Rules: GEM-9, GEM-10, GEM-19, GEM-20, GEM-22."""
+    """Return both operands, which fit each other. Rules: GEM-19, GEM-20, GEM-22, GEM-61."""
     both = tuple(directions) if isinstance(directions, (tuple, list)) else ()
     if len(both) != 2 or any(name not in DIRECTIONS for name in both):
         raise DomainError("gemm", f"directions {directions!r}", "two of row and column, for a and b", "GEM-19")
@@ -193,14 +193,14 @@ def _operands(a: Quantized, b: Quantized, directions: tuple[Direction, Direction
         raise ShapeError("gemm", got, "the same inner (last) dimension", "GEM-22")
     devices = [arrays.device_of(operand.data.data) for operand in (left, right)]
     if devices[0] != devices[1]:
-        raise DomainError("gemm", f"a on {devices[0]} and b on {devices[1]}", "one device", "GEM-9")
+        raise DomainError("gemm", f"a on {devices[0]} and b on {devices[1]}", "one device", "GEM-61")
     _require_formats(left, right)
     _require_hadamard(left, right, both)
     return left, right
 
 
 def _operand(name: str, q: Quantized, direction: Direction) -> Operand:
-    """Return one side, its buffers checked. Rules: RES-7, GEM-9, GEM-20."""
+    """Return one side, its buffers checked. Rules: RES-7, GEM-20."""
     arguments.require_quantized("gemm", q, name)
     if (q.row if direction == "row" else q.column) is None:
         got = f"{name} ({q.spec.name}) without its {direction} direction"
@@ -213,7 +213,7 @@ def _operand(name: str, q: Quantized, direction: Direction) -> Operand:
 def _require_formats(a: Operand, b: Operand) -> None:
     """Require scales of one format over blocks of one width, both or neither with a global scale.
 
-    Rules: GEM-9. Certificates: operands.
+    Rules: GEM-9, GEM-57, GEM-58, GEM-59, GEM-60. Certificates: operands.
     """
     both = f"a {a.spec.name} and b {b.spec.name}"
     for operand in (a, b):
@@ -221,17 +221,17 @@ def _require_formats(a: Operand, b: Operand) -> None:
         require_scales("gemm", both, spec)
         if spec.arithmetic.dequantized not in {dequantized_te, product}:
             got = f"{both}: {spec.name} applies its global scale in the order of {spec.arithmetic.name}"
-            raise DomainError("gemm", got, "the order of DEQ-1, on which alpha rests", "GEM-9")
+            raise DomainError("gemm", got, "the order of DEQ-1, on which alpha rests", "GEM-59")
         element, scale = spec.element.format, spec.scale.format
         span = element.span + (0 if scale.powers_of_two else scale.span)
         if span > LONGEST:
             got = f"{both}: {element.name} under {scale.name} spans {span} bits"
-            raise DomainError("gemm", got, f"at most {LONGEST}", "GEM-9")
+            raise DomainError("gemm", got, f"at most {LONGEST}", "GEM-60")
     formats = [operand.spec.scale.format.name for operand in (a, b)]
-    _require_same(both, "scales", formats[0], formats[1])
-    _require_same(both, "block width", a.spec.block.columns, b.spec.block.columns)
+    _require_same(both, "scales", formats[0], formats[1], "GEM-9")
+    _require_same(both, "block width", a.spec.block.columns, b.spec.block.columns, "GEM-57")
     has = [operand.spec.global_scale is not Granularity.NONE for operand in (a, b)]
-    _require_same(both, "a global scale", has[0], has[1])
+    _require_same(both, "a global scale", has[0], has[1], "GEM-58")
 
 
 def require_scales(operation: str, what: str, spec: Spec) -> None:
@@ -241,9 +241,9 @@ def require_scales(operation: str, what: str, spec: Spec) -> None:
         raise DomainError(operation, f"{what}: scales {spec.scale.format.name}", names, "GEM-9")
 
 
-def _require_same(both: str, what: str, of_a: Any, of_b: Any) -> None:
+def _require_same(both: str, what: str, of_a: Any, of_b: Any, rule: str) -> None:
     if of_a != of_b:
-        raise DomainError("gemm", f"{both}: {what} {of_a} and {of_b}", f"the same {what}", "GEM-9")
+        raise DomainError("gemm", f"{both}: {what} {of_a} and {of_b}", f"the same {what}", rule)
 
 
 def _require_hadamard(a: Operand, b: Operand, directions: tuple[str, ...]) -> None:
@@ -268,7 +268,10 @@ def _epilogue(
     dtype: Any,
     alpha_rule: AlphaRule | str,
 ) -> Epilogue:
-    """Return alpha, the bias [N] and C [M, N] after checking types, shapes and devices. Rules: GEM-6, GEM-8, GEM-19."""
+    """Return alpha, the bias [N] and C [M, N] after checking types, shapes and devices.
+
+    Rules: GEM-6, GEM-19, GEM-61.
+    """
     to = arrays.output_dtype("gemm", dtype)
     if alpha_rule not in tuple(AlphaRule):
         raise DomainError("gemm", f"alpha_rule {alpha_rule!r}", f"one of {', '.join(AlphaRule)}", "GEM-6")
@@ -289,5 +292,5 @@ def _epilogue(
         if tuple(value.shape) != shape:
             raise ShapeError("gemm", f"{name} of shape {list(value.shape)}", f"{list(shape)}", "GEM-19")
         if arrays.device_of(value) != device:
-            raise DomainError("gemm", f"{name} on {arrays.device_of(value)} and a on {device}", "one device", "GEM-19")
+            raise DomainError("gemm", f"{name} on {arrays.device_of(value)} and a on {device}", "one device", "GEM-61")
     return Epilogue(nearest_float32(alpha), bias, accumulate, to, AlphaRule(alpha_rule))

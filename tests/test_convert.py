@@ -248,7 +248,7 @@ def test_a_direction_is_proved(number: float, cost: Cost) -> None:
     assert (exact == 1) is (cost is Cost.EXACT)
 
 
-@pytest.mark.rule("CNV-26")
+@pytest.mark.rule("CNV-64")
 def test_a_number_that_was_changed_counts(exports: Any, tmp_path: Path) -> None:
     """The kept bits of a scale must not hide that somebody set another one."""
     convert(exports("modelopt-nvfp4"), tmp_path / "ct", "compressed-tensors")
@@ -261,7 +261,7 @@ def test_a_number_that_was_changed_counts(exports: Any, tmp_path: Path) -> None:
     assert array(tensors(tmp_path / "back"), f"{MODULE}.weight_scale_2", np.float32) == 1 / 512
 
 
-@pytest.mark.rule("CNV-4")
+@pytest.mark.rule("CNV-4", "CNV-67")
 def test_a_scale_byte_that_a_reader_misreads_is_a_loss(tmp_path: Path) -> None:
     export = corpus.CLEAN["torchao-nvfp4"]()
     export.array(f"{MODULE}._weight_scale")[3, 2] |= 0x80
@@ -552,7 +552,7 @@ def test_the_largest_magnitude_is_that_of_the_values(dtype: Any, largest: float)
             quantizing.largest_magnitude("m", values)
 
 
-@pytest.mark.rule("CNV-4", "CNV-13", "CNV-51")
+@pytest.mark.rule("CNV-4", "CNV-13", "CNV-51", "CNV-66")
 def test_requantizing_counts_the_values_that_move(exports: Any, tmp_path: Path) -> None:
     with pytest.raises(DomainError, match=r"decoded values differ, SQNR \d+\.\d dB; not exact: .*row \d+, column"):
         convert(exports("mlx-nvfp4"), tmp_path / "lossy", specs=[("*", fp4ref.profiles["mxfp4"])])

@@ -248,7 +248,7 @@ def test_a_wrong_byte_of_an_earlier_run_counts(few, pieces, tmp_path):
     assert last.counts == first.counts
 
 
-@pytest.mark.rule("CNF-114")
+@pytest.mark.rule("CNF-115")
 def test_progress_of_another_sweep_is_refused(few, pieces, tmp_path):
     path = tmp_path / "s.json"
 
@@ -256,7 +256,7 @@ def test_progress_of_another_sweep_is_refused(few, pieces, tmp_path):
         return SweepStore(path)
 
     check(stopping([], {2}), "nvfp4", store=store())
-    with pytest.raises(FileError, match=r"a sweep with another spec and dtype.*CNF-114"):
+    with pytest.raises(FileError, match=r"a sweep with another spec and dtype.*CNF-115"):
         check(stopping([], ()), "mxfp4", "float16", (None,), store=store())
     path.write_text(path.read_text().replace('"done"', '"other"'))
     with pytest.raises(FileError, match="a damaged file"):
@@ -275,7 +275,7 @@ def test_the_pace_has_the_share_and_the_time_that_is_left():
     assert pace.text(1050, 2050).endswith(", about 10 s left")
 
 
-@pytest.mark.rule("CNF-114")
+@pytest.mark.rule("CNF-115")
 def test_progress_of_a_changed_kernel_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     package = tmp_path / "package"

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
 import shlex
+import zipfile
 from functools import partial
 
 import ml_dtypes
@@ -271,3 +273,27 @@ def test_no_formula_shows_a_truth_value():
             if callable(function := getattr(arithmetic, field.name)):
                 said = formula(function)
                 assert not re.search(r"\b\w+ (true|false|none)[,)]|\bup or ", said, re.IGNORECASE), said
+
+
+@pytest.mark.rule("FIL-2")
+@pytest.mark.parametrize(
+    ("member", "data", "name", "said"),
+    [
+        ("notes.json", b'{"by": "me"}', "w", "nvfp4, row direction: element [0, 1]"),
+        ("by.npy", np.array("me"), "w", "nvfp4, row direction: element [0, 1]"),
+        ("notes.json", b'{"by": "me"}', "notes", "'notes', which is metadata, need one of the 1 tensors in the file"),
+        ("README.txt", b"by me", "w", "member 'README.txt', which is neither a tensor nor metadata, need names that"),
+        ("by.npy", np.array(["me", "you"]), "w", "'by.npy': an array of strings, '<U3' [2], need numbers, or one"),
+    ],
+)
+def test_an_archive_with_text_beside_the_tensors(member, data, name, said, tmp_path) -> None:
+    path, array = tmp_path / "a.npz", io.BytesIO(data if isinstance(data, bytes) else b"")
+    np.savez(path, w=np.ones((1, 16), np.float32))
+    if not isinstance(data, bytes):
+        np.save(array, data)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(member, array.getvalue())
+    result = RUNNER.invoke(main, ["explain", str(path), name, "0", "1", "--spec", "nvfp4"])
+    assert said in result.output
+    assert result.exit_code == (0 if said.startswith("nvfp4") else 2)
+    assert "[FIL-2]" in result.output or not result.exit_code

@@ -80,7 +80,7 @@ def test_every_kind_is_registered_by_one_function():
     assert pickle.loads(pickle.dumps(six)) == six
 
 
-@pytest.mark.rule("SPC-4")
+@pytest.mark.rule("SPC-4", "SPC-22")
 @pytest.mark.usefixtures("forgotten")
 def test_what_cannot_be_registered():
     fp4ref.register(Format("vendor.e3m2", 3, 2, bias=3, codes=32))

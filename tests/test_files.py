@@ -329,7 +329,7 @@ HOSTILE_NPZ: dict[str, tuple[bytes, str]] = {
     "structured": (one(b"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }\n"), "damaged"),
     "code": (one(b"{'descr': __import__('os'), 'fortran_order': False, 'shape': (1,), }\n"), "damaged"),
     "big-endian": (one(U1.replace(b"|u1", b">f4"), b"abcdefgh"), "little-endian"),
-    "text array": (one(U1.replace(b"|u1", b"<U1"), b"abcdefgh"), "never loaded"),
+    "text array": (one(U1.replace(b"|u1", b"<U1"), b"abcdefgh"), "an array of strings"),
     "bad text": (one(TEXT, b"\xff\xff\xff\xff"), "damaged"),
     "not npy": (archive(("a.npy", b"hello, this is no array")), "not a .npy array"),
     "empty member": (archive(("a.npy", b"")), "damaged"),

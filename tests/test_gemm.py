@@ -539,7 +539,7 @@ RHT = fp4ref.quantize(X.astype(ml_dtypes.bfloat16), "nvfp4-rht", "both", backend
 OTHER = fp4ref.NVFP4.replace(name="other-signs", hadamard=fp4ref.Hadamard(signs=1))
 
 
-@pytest.mark.rule("GEM-6", "GEM-8", "GEM-9", "GEM-10", "GEM-19", "GEM-20", "GEM-22")
+@pytest.mark.rule("GEM-6", "GEM-8", "GEM-9", "GEM-10", "GEM-19", "GEM-20", "GEM-22", "GEM-58", "GEM-59")
 @pytest.mark.parametrize(
     "a, b, arguments, error, message",
     [
@@ -585,13 +585,19 @@ OTHER = fp4ref.NVFP4.replace(name="other-signs", hadamard=fp4ref.Hadamard(signs=
             fp4ref.UnknownNameError,
             "scale_layout of a: 'zigzag'",
         ),
-        (NV, fp4ref.quantize(X, "compressed_tensors.nvfp4"), {}, fp4ref.DomainError, "order of compressed-tensors"),
+        (
+            NV,
+            fp4ref.quantize(X, "compressed_tensors.nvfp4"),
+            {},
+            fp4ref.DomainError,
+            "order of compressed-tensors.*GEM-59",
+        ),
         (
             NV,
             fp4ref.quantize(X, fp4ref.NVFP4.replace(name="bare", global_scale="none")),
             {},
             fp4ref.DomainError,
-            "a nvfp4 and b bare: a global scale True and False",
+            "a nvfp4 and b bare: a global scale True and False.*GEM-58",
         ),
         (NV, NV, {"bias": np.ones(3, F)}, fp4ref.ShapeError, r"bias of shape \[3\], need \[32\].*GEM-19"),
         (NV, NV, {"bias": np.ones(32)}, fp4ref.DTypeError, "bias of dtype float64"),

@@ -333,7 +333,7 @@ def gemm(a_data, a_scales, b_data, b_scales, bias, rows, columns, depth, out):
 
 
 @pytest.mark.slow  # a process of its own
-@pytest.mark.rule("CNF-9", "GEM-51")
+@pytest.mark.rule("CNF-9", "GEM-51", "GEM-62")
 def test_the_command_sends_what_a_buffer_holds(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kernel.py").write_text(SOURCE)

@@ -138,6 +138,8 @@ def test_every_operation_has_a_list_whose_words_are_a_sentence(operation):
         assert each.text.strip()
         assert not each.text.endswith(".")
         assert each.stage in {*Slot}
+    repeated = [name for name, count in Counter(each.name for each in every).items() if count > 1]
+    assert repeated == []
     assert not any(each.source for each in every)
 
 

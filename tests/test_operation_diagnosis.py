@@ -102,7 +102,7 @@ def test_a_scale_byte_zero_that_is_taken_for_zero():
         (lambda s: layout("tiled_8x4").from_linear(s), "layout-tiled_8x4"),
         (
             lambda s: np.where(layout("tiled_128x4").valid(*s.shape), layout("tiled_128x4").from_linear(s), 0x7F),
-            "padding",
+            "padding-7f",
         ),
     ],
 )

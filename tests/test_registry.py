@@ -169,8 +169,10 @@ PICKS = [("rounding", Rounding, "ROUNDINGS"), ("sign", Sign, "SIGNS")]
 def test_a_pick_that_the_model_does_not_compute_makes_no_spec(
     field: str, kind: Any, known: str, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    codec = dataclasses.replace(getattr(NVFP4, part), **{field: pick(monkeypatch, kind, "odd")})
-    with pytest.raises(DomainError, match=rf"spec t: {field} odd, need one of .*{next(iter(kind))}.* \[E2M1-6\]"):
+    codec = dataclasses.replace(getattr(NVFP4, part), **{field: pick(monkeypatch, kind, "unheard-of")})
+    with pytest.raises(
+        DomainError, match=rf"spec t: {field} unheard-of, need one of .*{next(iter(kind))}.* \[E2M1-6\]"
+    ):
         NVFP4.replace(name="t", **{part: codec})
 
 
@@ -182,7 +184,7 @@ def test_a_pick_that_a_backend_does_not_declare_is_refused_by_name(
     field: str, kind: Any, known: str, part: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The golden model has learnt the pick, and the backend has not; it may be one whose device is missing here."""
-    new = pick(monkeypatch, kind, "odd")
+    new = pick(monkeypatch, kind, "unheard-of")
     monkeypatch.setattr(formats.codec, known, (*getattr(formats.codec, known), new))
     spec = NVFP4.replace(name="t", **{part: dataclasses.replace(getattr(NVFP4, part), **{field: new})})
     found = registry.backends()[name]
@@ -190,18 +192,20 @@ def test_a_pick_that_a_backend_does_not_declare_is_refused_by_name(
     assert not registry.backends()["numpy"].reasons(Call("quantize", spec))
     for operation in ("quantize", "dequantize"):
         reasons = found.reasons(Call(operation, spec, device=device))
-        assert reasons[0].startswith(f"{field} odd, not one of {next(iter(kind))}, "), reasons
+        assert reasons[0].startswith(f"{field} unheard-of, not one of {next(iter(kind))}, "), reasons
     products = found.reasons(Call("gemm_exact", spec, spec_b=spec, device=device))
-    assert not any(f"{field} odd" in reason for reason in products)
+    assert not any(f"{field} unheard-of" in reason for reason in products)
     if name == "torch":
         pytest.importorskip("torch")
     if name != "cuda":  # the call itself, by name
-        with pytest.raises(BackendError, match=rf"quantize on backend {name}: {field} odd, not one of .* \[CNF-5\]"):
+        with pytest.raises(
+            BackendError, match=rf"quantize on backend {name}: {field} unheard-of, not one of .* \[CNF-5\]"
+        ):
             fp4ref.quantize(X, spec, backend=name)
 
 
 @pytest.mark.rule("E2M1-6")
 def test_the_oracle_refuses_a_rounding_that_it_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    codec = dataclasses.replace(NVFP4.element, rounding=pick(monkeypatch, Rounding, "odd"))
-    with pytest.raises(DomainError, match=r"oracle: rounding odd, need one that the oracle has \[E2M1-6\]"):
+    codec = dataclasses.replace(NVFP4.element, rounding=pick(monkeypatch, Rounding, "unheard-of"))
+    with pytest.raises(DomainError, match=r"oracle: rounding unheard-of, need one that the oracle has \[E2M1-6\]"):
         rationals.encode(0.3, codec)

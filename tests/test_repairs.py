@@ -128,7 +128,7 @@ def test_a_vendors_repair_mends_what_its_code_names(tmp_path: Path) -> None:
     assert tensors(tmp_path / "mended") == tensors(export.write(tmp_path / "expected"))
 
 
-@pytest.mark.rule("CNV-54")
+@pytest.mark.rule("CNV-68")
 def test_a_command_repairs_what_else_would_refuse_it(tmp_path: Path) -> None:
     """A stray scale makes every conversion fail, also one that repairs another finding."""
     export = corpus.CLEAN["modelopt-nvfp4"]()
@@ -142,7 +142,7 @@ def test_a_command_repairs_what_else_would_refuse_it(tmp_path: Path) -> None:
     assert failures(repaired(found["scale-nan"], tmp_path / "mended")) == []
 
 
-@pytest.mark.rule("CNV-54")
+@pytest.mark.rule("CNV-68")
 def test_a_chosen_convention_is_part_of_the_command(tmp_path: Path) -> None:
     export = corpus.CLEAN["modelopt-nvfp4"]()
     nan_above_zeros(export)

@@ -228,7 +228,7 @@ def test_a_second_zero_needs_no_sign_and_the_last_code(changes):
         FormatWithSecondZero("mine", 4, 3, **settings)
 
 
-@pytest.mark.rule("GEM-9", "GEM-2")
+@pytest.mark.rule("GEM-9", "GEM-2", "GEM-60")
 def test_products_of_ue4m3_scales_and_refusals():
     x = np.float32([[1, -1, 0.5, 6] * 8])
     q = fp4ref.quantize(x, "ggml.nvfp4", backend="numpy")

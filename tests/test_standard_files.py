@@ -191,7 +191,7 @@ DIRECTORY = {
 END_RECORD = {(4, 1): True, (8, 3): True, (10, 0): True, (12, -1): False, (16, 1): False}
 
 
-@pytest.mark.rule("FIL-2", "FIL-13", "FIL-15")
+@pytest.mark.rule("FIL-2", "FIL-13", "FIL-15", "FIL-43")
 @pytest.mark.example("FIL-13")
 def test_which_numbers_of_an_archive_count(tmp_path):
     path, read = tmp_path / "a.npz", {"a": ("U8", (2,), b"ab")}

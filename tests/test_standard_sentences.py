@@ -497,8 +497,8 @@ def test_a_scale_of_zero_beside_an_infinity_dequantizes_to_nan():
     assert np.isnan(fp4ref.dequantize(q, backend="numpy")[0, 1:]).all()
 
 
-@pytest.mark.rule("GEM-2", "GEM-4", "GEM-9", "GEM-11", "GEM-24")
-@pytest.mark.example("GEM-2", "GEM-4", "GEM-9", "GEM-11", "GEM-24")
+@pytest.mark.rule("GEM-2", "GEM-4", "GEM-11", "GEM-24")
+@pytest.mark.example("GEM-2", "GEM-4", "GEM-11", "GEM-24")
 def test_sizes_of_sums_and_bits_of_nan():
     codes, scale, largest, step = integers(r"at most (\d+) \* (\d+) = (\d+) steps of 2\^-(\d+)\.", "GEM-2")
     values = formats.CUDA_E2M1.decode(np.arange(8, dtype=np.uint8)).astype(float)
@@ -542,7 +542,6 @@ def test_sizes_of_sums_and_bits_of_nan():
     for dtype, word in zip(("float32", "bfloat16", "float16"), words, strict=True):
         got = fp4ref.gemm(q, q, dtype=dtype, backend="numpy")
         assert int(got.view(f"u{got.dtype.itemsize}")[0, 0]) == int(word, 16)
-    assert integers(r"UE4M3 scale \| at most (\d+) bits", "GEM-9") == [fp4ref.multiply.LONGEST]
 
     total, depth, magnitude = found(r"`eps = (2\^-\d+)`, and total .*? K < (2\^\d+) and total < (2\^\d+)", "GEM-11")
     bound = found(r"`abs\(sum - exact\) <= gamma \* total \+ K \* (2\^-\d+)`, with `gamma = (.*?)`", "GEM-11")

@@ -196,8 +196,8 @@ def operand(values, spec):
     return fp4ref.quantize(F([values]), spec, backend="numpy")
 
 
-@pytest.mark.rule("GEM-1", "GEM-7", "GEM-8", "GEM-9", "GEM-10", "GEM-12", "GEM-26")
-@pytest.mark.example("GEM-1", "GEM-7", "GEM-8", "GEM-9", "GEM-10", "GEM-12", "GEM-26")
+@pytest.mark.rule("GEM-1", "GEM-7", "GEM-8", "GEM-9", "GEM-10", "GEM-12", "GEM-26", "GEM-59")
+@pytest.mark.example("GEM-1", "GEM-7", "GEM-8", "GEM-9", "GEM-10", "GEM-12", "GEM-26", "GEM-59")
 def test_products():
     x = [6, 1] * 8
     for _, w, d in rows_of("GEM-1"):
@@ -214,7 +214,7 @@ def test_products():
         if sums := re.search(r"(bf16\(.*\)(?: \+ 256)?)", words.replace(", the tie", "")):
             got = formulas.value(f"bf16({sums[1]})")
             assert float(got) == float(result)
-    for rule in ("GEM-9", "GEM-10"):
+    for rule in ("GEM-9", "GEM-10", "GEM-59"):
         for left, right, result in rows_of(rule, -1):
             directions = tuple("column" if "column" in cell else "row" for cell in (left, right))
             for name in re.findall("`([a-z_.0-9-]+)`", right):
@@ -226,7 +226,7 @@ def test_products():
                 if result.startswith("fit"):
                     assert fp4ref.gemm(*q, directions=directions, backend="numpy").shape == (32, 32)
                 else:
-                    with pytest.raises(Fp4Error, match="GEM-"):
+                    with pytest.raises(Fp4Error, match=rf"\[{rule}\]"):
                         fp4ref.gemm(*q, directions=directions, backend="numpy")
     for _, m, n, k, shape in rows_of("GEM-12"):
         pair = [fp4ref.quantize(np.ones((int(rows), int(k)), F), "mxfp8-e4m3", backend="numpy") for rows in (m, n)]

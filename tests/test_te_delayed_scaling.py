@@ -108,7 +108,7 @@ def test_steps_quantize_with_the_scales_of_earlier_steps():
     assert module.quantizer("input").scale.item() == 32  # inference computes no scales
 
 
-@pytest.mark.rule("TEL-47")
+@pytest.mark.rule("TEL-90")
 def test_only_the_first_module_ends_the_backward_pass():
     modules, recipe = torch.nn.Sequential(linear(), linear()), DelayedScaling(amax_history_len=4)
     x = torch.randn(16, 32, dtype=torch.bfloat16, requires_grad=True)
@@ -357,7 +357,7 @@ def test_a_packed_weight_adds_its_maxima_to_the_new_history():
     assert history[0, 1] == 5
 
 
-@pytest.mark.rule("TEL-66")
+@pytest.mark.rule("TEL-89")
 def test_another_length_keeps_the_maxima():
     module, x = linear(), torch.randn(16, 32, dtype=torch.bfloat16)
     for length in (2, 4, 3):

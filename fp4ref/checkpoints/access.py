@@ -150,7 +150,7 @@ def codes_of(packed: Bytes, bits: int) -> Bytes:
 
 
 def padding_bytes(group: TensorGroup) -> int:
-    """Return the number of bytes in the padding of a group's scales that are not zero. Rules: CKP-26."""
+    """Return the number of bytes in the padding of a group's scales that are not zero. Rules: CKP-62."""
     tensor = group.parts["scales"]
     blocks, layout = blocks_across(group), group.layout
     if layout == LINEAR or not layout.pads_compared:

@@ -212,7 +212,7 @@ def _wide_range(found: Measured, name: str, total: int) -> Iterator[Verdict]:
 
 
 def judge_padding(found: Measured) -> Iterator[Verdict]:
-    """Check the bytes outside the logical shape, where padding and a bias show it. Rules: CKP-26."""
+    """Check the bytes outside the logical shape, where padding and a bias show it. Rules: CKP-26, CKP-62, CKP-63."""
     group = found.group
     if "scales" in group.parts and len(group.shape) == 2 and group.convention.scale:
         count = padding_bytes(group)

@@ -21,7 +21,7 @@ EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_
 
 
 def check_presence(found: Recognized) -> Iterator[LintFinding]:
-    """Yield a finding for each role that modules lack, and for tensors without a weight. Rules: CKP-7, CKP-8."""
+    """Yield what modules lack, and tensors without a weight. Rules: CKP-7, CKP-8, CKP-55, CKP-59."""
     yield from _foreign(found)
     stems = {numberless(group.name) for group in found.groups if "codes" in group.parts}
     absent: dict[str, list[str]] = {}
@@ -73,7 +73,7 @@ def has_no_matrix(group: TensorGroup) -> bool:
 
 
 def _foreign(found: Recognized) -> Iterator[LintFinding]:
-    """Yield tensors that belong to other kinds of quantization, or to the run that made the file."""
+    """Yield tensors of other quantization, or of the run that made the file. Rules: CKP-59, CKP-60, CKP-61."""
     zeros = [name for group in found.groups if (name := f"{group.name}{ZEROS}") in found.checkpoint.tensors]
     if zeros:
         yield finding("orphan-tensor", WARNING, zeros, "zero points of integers, beside elements that have none")
@@ -119,7 +119,7 @@ def _stored(group: TensorGroup) -> set[str]:
 
 
 def _needed(found: Recognized, group: TensorGroup) -> Iterator[str]:
-    """Yield the suffixes of the tensors that a group must have."""
+    """Yield the suffixes of the tensors that a group must have. Rules: CKP-55."""
     for name, role in group.convention.roles.items():
         usual = name == "global_scale" and not group.facts and _is_usual(found, group, name)
         if role.needed or usual or (name == "input_scale" and needs_input_scale(found, group)):
@@ -154,7 +154,7 @@ def needs_input_scale(found: Recognized, group: TensorGroup) -> bool:
 
 
 def _missing_experts(found: Recognized) -> Iterator[LintFinding]:
-    """Yield experts that a layer lacks: all tensors of a projection."""
+    """Yield experts that a layer lacks: all tensors of a projection. Rules: CKP-57."""
     experts: dict[tuple[str, str], set[int]] = {}
     for name in found.checkpoint.tensors:
         if match := EXPERT.fullmatch(name):
@@ -256,7 +256,7 @@ def _missing_outside(tensors: Collection[str]) -> Iterator[str]:
 
 
 def _missing_beside(found: Recognized) -> Iterator[LintFinding]:
-    """Yield norms and routers that one layer lacks, where another has its names and these."""
+    """Yield norms and routers that one layer lacks, where another has its names and these. Rules: CKP-58."""
     layers: dict[tuple[str, str], set[str]] = {}
     for name in found.checkpoint.tensors:
         if match := LAYERS.match(name):
@@ -287,7 +287,7 @@ def _is_a_module(found: Recognized, layer: str, names: Collection[str], others: 
 
 
 def _missing_names(found: Recognized) -> Iterator[LintFinding]:
-    """Yield tensors that the metadata of a file lists and that are not stored."""
+    """Yield tensors that the metadata of a file lists and that are not stored. Rules: CKP-56."""
     missing = []
     for group in found.groups:
         listed = group.facts.get("_tensor_data_names")

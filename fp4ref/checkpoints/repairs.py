@@ -75,7 +75,7 @@ def repair_command(path: str, codes: Iterable[str], *, source: str = "", convent
 
     source, convention: the options of `fp4ref lint` that the findings rest on.
 
-    Rules: CNV-54.
+    Rules: CNV-54, CNV-68.
     """
     words = ["fp4ref", "convert", path, "REPAIRED", *(word for code in codes for word in ("--repair", code))]
     words += ["--source", source] if source else []

@@ -64,7 +64,7 @@ class _Member(NamedTuple):
 class NpzFile(TensorFile):
     """An npz file. Member NAME.npy is tensor NAME; NAME.json, or an array of one string, is metadata NAME.
 
-    Rules: FIL-2, FIL-13, FIL-14, FIL-15, FIL-16, FIL-17, FIL-18.
+    Rules: FIL-2, FIL-13, FIL-14, FIL-15, FIL-16, FIL-17, FIL-18, FIL-43, FIL-44.
     """
 
     rule = "FIL-2"
@@ -136,7 +136,8 @@ class NpzFile(TensorFile):
         elif suffix == "json" and dot:
             self._admit_text(stem, self._contents(info, 0).decode())
         else:
-            raise self.refused(f"member {quoted(info.filename)}", "names that end in .npy or .json")
+            got = f"member {quoted(info.filename)}, which is neither a tensor nor metadata"
+            raise self.refused(got, "names that end in .npy or .json")
 
     def _admit_text(self, key: str, text: str) -> None:
         if key in self.metadata:
@@ -152,6 +153,9 @@ class NpzFile(TensorFile):
                 raise self.refused(got, f"{4 * int(kind[1:])}")
             self._admit_text(name, self._contents(info, start).decode("utf-32-le").rstrip("\0"))
             return
+        if kind[:1] == "U":
+            got = f"member {quoted(info.filename)}: an array of strings, {quoted(description)} {list(shape)}"
+            raise self.refused(got, "numbers, or one little-endian string, which is metadata")
         if kind not in TYPES or description[0] not in "<|=":
             needed = "numbers in little-endian order; objects (pickles) are never loaded"
             raise self.refused(f"member {quoted(info.filename)} of type {quoted(description)}", needed)

@@ -107,7 +107,8 @@ class TensorFile(ABC):
 
     def _tensor(self, name: str) -> Entry:
         if name not in self._tensors:
-            raise self.refused(f"no tensor {quoted(name)}", f"one of the {len(self._tensors)} in the file")
+            got = f"{quoted(name)}, which is metadata" if name in self.metadata else f"no tensor {quoted(name)}"
+            raise self.refused(got, f"one of the {len(self._tensors)} tensors in the file")
         return self._tensors[name]
 
     def refused(self, got: str, needed: str = "") -> FileError:

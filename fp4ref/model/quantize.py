@@ -157,7 +157,7 @@ def _four_over_six(
 def made_nan(result: Floats, *operands: Floats) -> Floats:
     """Give every NaN the sign of the first operand that is NaN; one that an operation made has its sign bit set.
 
-    Rules: NUM-2.
+    Rules: NUM-2, NUM-11.
     """
     nan = np.isnan(result)
     if not nan.any():

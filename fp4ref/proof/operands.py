@@ -67,20 +67,24 @@ def _steps(name: str) -> Fraction:
 
 
 def fitting(a: Spec, b: Spec, directions: tuple[Direction, Direction]) -> set[str]:
-    """Return the rules that refuse a pair. Rules: GEM-9, GEM-10."""
+    """Return the rules that refuse a pair. Rules: GEM-9, GEM-10, GEM-57, GEM-58, GEM-59, GEM-60."""
     scales, widths, kinds = ([of(spec) for spec in (a, b)] for of in (_scale, _width, _has_global_scale))
-    alone = all(
-        _scale(spec) in {"e4m3", "ue4m3", "e8m0"}
-        and ARITHMETICS[spec.arithmetic.name]
-        and _steps(spec.element.format.name) * (1 if _scale(spec) == "e8m0" else _steps(_scale(spec))) < 2**62
-        for spec in (a, b)
-    )
+    spans = [
+        _steps(spec.element.format.name) * (1 if _scale(spec) == "e8m0" else _steps(_scale(spec))) for spec in (a, b)
+    ]
     masks = [
         spec.hadamard.signs if spec.hadamard is not None and direction == "column" else None
         for spec, direction in zip((a, b), directions, strict=True)
     ]
-    fit = alone and all(one == other for one, other in (scales, widths, kinds))
-    return {rule for rule, refuses in (("GEM-9", not fit), ("GEM-10", masks[0] != masks[1])) if refuses}
+    refusing = {
+        "GEM-9": scales[0] != scales[1] or not {*scales} <= {"e4m3", "ue4m3", "e8m0"},
+        "GEM-10": masks[0] != masks[1],
+        "GEM-57": widths[0] != widths[1],
+        "GEM-58": kinds[0] != kinds[1],
+        "GEM-59": not all(ARITHMETICS[spec.arithmetic.name] for spec in (a, b)),
+        "GEM-60": max(spans) >= 2**62,
+    }
+    return {rule for rule, refuses in refusing.items() if refuses}
 
 
 def _scale(spec: Spec) -> str:
@@ -122,7 +126,7 @@ def claims() -> Iterator[ProofClaim]:
     """Yield the claim about pairs of operands."""
     yield ProofClaim(
         name="operands/golden",
-        rules=("GEM-9", "GEM-10"),
+        rules=("GEM-9", "GEM-10", "GEM-57", "GEM-58", "GEM-59", "GEM-60"),
         method=Method.EXHAUSTIVE,
         subject=ClaimSubject.GOLDEN,
         statement="A pair of operands is refused exactly where a rule refuses it, by an error that names both.",

@@ -35,7 +35,7 @@ class Histories:
     def update(self, *, forward: bool) -> None:
         """Take the largest maxima over each recipe's process group, and compute every scale anew.
 
-        Rules: TEL-47, TEL-70.
+        Rules: TEL-47, TEL-70, TEL-90.
         """
         together: dict[tuple[str, int, torch.device], list[Any]] = {}
         for state in self.states[forward]:
@@ -141,7 +141,7 @@ def _scale(wanted: Tensor, amax: Tensor, before: Tensor) -> Tensor:
 
 
 def resized(history: Tensor, length: int) -> Tensor:
-    """Return a history of another length: its first rows, then zeros. Rules: TEL-66."""
+    """Return a history of another length: its first rows, then zeros. Rules: TEL-89."""
     if length <= history.shape[0]:
         return history[:length].clone()
     return torch.cat([history, history.new_zeros(length - history.shape[0], history.shape[1])])

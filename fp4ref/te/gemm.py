@@ -107,7 +107,7 @@ def _gemm(
 
 
 def _native(x: Any, direction: str) -> Any:
-    """Return the operand that is read in a direction, a custom one in the buffers of the usual ones. Rules: TEL-56."""
+    """Return the operand that is read in a direction, a custom one in the buffers of the usual ones. Rules: TEL-88."""
     x = read_in(x, direction)
     return x.as_native() if getattr(x, "custom", False) else x
 

@@ -81,7 +81,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         return list(self.parts())
 
     def read_in(self, direction: str) -> Any:
-        """Return the part that a product reads in one direction. Rules: TEL-56."""
+        """Return the part that a product reads in one direction. Rules: TEL-88."""
         part = getattr(self, NAMES[direction])
         if part is None:
             got = f"has no {direction}wise sub-storage"
@@ -273,14 +273,14 @@ def _remade(part: Any, changes: dict[str, Any]) -> Any:
 
 
 def read_in(x: Any, direction: str) -> Any:
-    """Return the operand that a product reads in a direction. Rules: TEL-56."""
+    """Return the operand that a product reads in a direction. Rules: TEL-88."""
     while isinstance(x, (HybridQuantizedTensorStorage, IdentityTensorStorage)):
         x = x.read_in(direction)
     return x
 
 
 def _unwrap_tensor(x: Any, usage: str) -> Any:
-    """Return the operand that a product with "rowwise" or "columnwise" reads of it. Rules: TEL-56."""
+    """Return the operand that a product with "rowwise" or "columnwise" reads of it. Rules: TEL-88."""
     if usage not in {"rowwise", "columnwise"}:
         raise ValueError(f"Unsupported GEMM tensor usage ({usage}), need rowwise or columnwise")
     direction = {"rowwise": "row", "columnwise": "column"}[usage]

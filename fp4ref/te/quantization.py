@@ -173,7 +173,7 @@ class FP8GlobalStateManager(Availability, Recomputation):
 
     @classmethod
     def reduce_and_update_fp8_tensors(cls, forward: bool = True) -> None:
-        """Compute every scale of delayed scaling from its history. Rules: TEL-47."""
+        """Compute every scale of delayed scaling from its history. Rules: TEL-47, TEL-90."""
         cls.quantization_state.histories.update(forward=forward)
 
     @classmethod

@@ -67,7 +67,7 @@ def expresses(convention: Convention, weight: Weight) -> bool:
 
 
 def lost(placed: PlacedWeight) -> Iterator[str]:
-    """Yield what a convention has no place for, in words that do not name the weight. Rules: CNV-4."""
+    """Yield what a convention has no place for, in words that do not name the weight. Rules: CNV-65."""
     weight, convention = placed.weight, placed.convention
     if weight.input_scale is not None and convention.input_scale is None:
         yield f"an input scale, for which {convention.name} has no place"

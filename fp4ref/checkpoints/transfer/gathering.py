@@ -106,7 +106,7 @@ def weights_of(request: ConversionRequest, found: Recognized) -> dict[str, tuple
 
 
 def moved(plan: ConversionPlan, weights: dict[str, tuple[Weight, str]], to: str) -> Iterator[Unit]:
-    """Yield the weights that keep their codes. Rules: CNV-1, CNV-4."""
+    """Yield the weights that keep their codes. Rules: CNV-1, CNV-65."""
     losses: dict[str, list[str]] = {}
     for module, (weight, home) in weights.items():
         if plan.request.requantize and _spec(plan.request, module) is not None:

@@ -220,7 +220,7 @@ class QuantizedSet:
         return old.input_scale if old is not None and (old.element, old.scale, old.block) == formats else None
 
     def inputs_left_out(self) -> list[str]:
-        """Return the members with an input scale that the new weight has not. Rules: CNV-4."""
+        """Return the members with an input scale that the new weight has not. Rules: CNV-65."""
         pairs = zip(self.members, self.placed, strict=True)
         return [
             values.module
@@ -266,7 +266,7 @@ def _largest(values: MatrixValues, multiple: int) -> float:
 
 
 def _moved(old: Weight, new: Weight) -> str:
-    """Return how many decoded values differ, and by how much; "" if none. Rules: CNV-4, CNV-51."""
+    """Return how many decoded values differ, and by how much; "" if none. Rules: CNV-51, CNV-66."""
     count = differ = 0
     signal = noise = 0.0
     for one, two in zip(old.read(16), new.read(16), strict=True):

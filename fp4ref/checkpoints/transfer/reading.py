@@ -88,7 +88,7 @@ def _described(group: TensorGroup) -> dict[str, Any]:
 
 
 def _scale(group: TensorGroup, role: str, direction: Direction, own: dict[str, Any]) -> StoredScale | None:
-    """Return a scale: the original's bits if the stored number is what they become here. Rules: CNV-3, CNV-26."""
+    """Return a scale: the original's bits if the stored number is what they become here. Rules: CNV-3, CNV-64."""
     tensor = group.parts.get(role)
     if tensor is None or tensor.dtype not in FLOATING:
         return None

@@ -74,7 +74,7 @@ class Moved:
         return self.placed.tensors()
 
     def write(self, emit: Emit) -> list[str]:
-        """Emit the weight; count the scale bytes that the convention's readers decode otherwise. Rules: CNV-4."""
+        """Emit the weight; count the scale bytes that the convention's readers decode otherwise. Rules: CNV-67."""
         weight, count = self.placed.weight, 0
 
         def counted(piece: WeightPiece) -> WeightPiece:

@@ -74,7 +74,7 @@ class Weight:
     def decoded(self, piece: WeightPiece) -> Floats:
         """Return the values of a piece: element times block scale, times the global scale, in float32.
 
-        Rules: CNV-4.
+        Rules: CNV-66.
         """
         values = element_values(self.element, piece.packed)[:, : self.columns]
         with np.errstate(invalid="ignore", over="ignore"):  # damaged scales are infinite or NaN

@@ -17,7 +17,6 @@ from fp4ref.conformance.diagnosis.measured import bytes_moved as measured_bytes
 from fp4ref.conformance.diagnosis.measured.order import scale_orders
 from fp4ref.conformance.diagnosis.padding import Padding, paddings
 from fp4ref.conformance.diagnosis.placed_operations import KnownOperation
-from fp4ref.conformance.diagnosis.sentences import PADDING
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.mistakes.kernel import kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, fits, scale_readers
@@ -59,7 +58,7 @@ def _moved(place: ScaleReader, source: ScaleReader, padding: Padding) -> KnownOp
     parts = [(place.name, place.stage, place.text)] if place.name else []
     read = f"source-{source.name}", source.stage, f"the source is read wrongly: {source.text}"
     parts += [read] if source.name else []
-    parts += [(PADDING[0], Slot.PADDING, padding.text)] if padding.text else []
+    parts += [(padding.name, Slot.PADDING, padding.text)] if padding.text else []
     causes = tuple(Cause(name, stage) for name, stage, _ in parts)
     names, stages = tuple(cause.name for cause in causes), [*(stage for _, stage, _ in parts), Slot.LAYOUT]
     said, made = "; ".join(text for *_, text in parts), partial(_placed, place, source, padding)

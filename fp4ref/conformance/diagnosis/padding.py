@@ -32,6 +32,12 @@ class Padding(NamedTuple):
     corner: bool = False
     follows: bool = False
 
+    @property
+    def name(self) -> str:
+        """The name of the mistake, of its own for each content; the text may be that of another one's."""
+        content = "next-row" if self.follows else "edge" if self.edge else f"{self.byte:02x}"
+        return "-".join(filter(None, ("padding", self.where, "corner" * self.corner, content)))
+
     def filled(self, scales: Codes, shape: tuple[int, int]) -> Codes:
         """Return scales [rows, blocks] with padding up to a shape."""
         rows, blocks = scales.shape

@@ -180,7 +180,7 @@ READERS: tuple[tuple[str, str, Change], ...] = (
     ("scale-squared", "the block scales of {} are multiplied twice", partial(_scales, np.square)),
     ("scale-inverse", "{} is divided by its block scales", partial(_scales, lambda s: 1 / s)),
     *(
-        (f"scales-{name}", f"the block scales of {{}}: {text}", partial(_permuted, order))
+        (f"scales-of-blocks-{name}", f"the block scales of {{}}: {text}", partial(_permuted, order))
         for name, text, order in SWAPS
     ),
     ("columns-first", "the scales of {} are read with rows fastest", _columns_first),

@@ -76,7 +76,7 @@ def narrowed(x: float, to: Binary) -> float:
 
 
 def times(a: float, b: float) -> float:
-    """Return a * b. Rules: NUM-1, NUM-2."""
+    """Return a * b. Rules: NUM-1, NUM-2, NUM-11."""
     if math.isnan(a) or math.isnan(b):
         return a if math.isnan(a) else b
     if math.isinf(a) or math.isinf(b):
@@ -86,7 +86,7 @@ def times(a: float, b: float) -> float:
 
 
 def over(a: float, b: float) -> float:
-    """Return a / b. Rules: NUM-1, NUM-2."""
+    """Return a / b. Rules: NUM-1, NUM-2, NUM-11."""
     if math.isnan(a) or math.isnan(b):
         return a if math.isnan(a) else b
     if math.isinf(a):
@@ -100,7 +100,7 @@ def over(a: float, b: float) -> float:
 
 
 def plus(a: float, b: float) -> float:
-    """Return a + b; an exact zero is +0 unless both are -0. Rules: NUM-1, NUM-2."""
+    """Return a + b; an exact zero is +0 unless both are -0. Rules: NUM-1, NUM-2, NUM-11."""
     if math.isnan(a) or math.isnan(b):
         return a if math.isnan(a) else b
     if math.isinf(a) or math.isinf(b):

@@ -172,7 +172,7 @@ class Runner:
     def _asked(self, jobs: Sequence[Job], **how: bool) -> list[Outcome] | Finding:
         """Call in the process; its first call may take longer, as long as compiling has been seen to take.
 
-        Rules: CNF-74.
+        Rules: CNF-74, CNF-116.
         """
         fresh = self._process is None
         if self._process is None:

@@ -80,7 +80,10 @@ class StreamPlan:
 
 
 def write(stream: IO[bytes], plan: StreamPlan) -> int:
-    """Write the preamble, every case and the end; the number of cases. Rules: CNF-6, CNF-80, CNF-81, CNF-113."""
+    """Write the preamble, every case and the end; the number of cases.
+
+    Rules: CNF-6, CNF-80, CNF-81, CNF-113, CNF-117.
+    """
     text = plan.to_json().encode()
     stream.write(MAGIC + struct.pack("<I", len(text)) + text)
     count = 0
@@ -205,7 +208,7 @@ def read(reader: Reader, plan: StreamPlan, declared: Declaration, options: RunOp
 
     Errors: FileError with the byte at which the stream breaks the format, ends, or answers another case.
 
-    Rules: CNF-6, CNF-9, CNF-38, CNF-45, CNF-80, CNF-97.
+    Rules: CNF-6, CNF-9, CNF-38, CNF-45, CNF-80, CNF-97, CNF-117.
     """
     count, ended = 0, None
     for index, case in enumerate(plan.cases()):

@@ -53,7 +53,7 @@ def reasons(case: GemmCase, declared: Declaration) -> str:
 def job_of(case: GemmCase, declared: Declaration) -> Job:
     """Return the call of a kernel for a case that is fitted to it; padding of the scales is poisoned.
 
-    Rules: CNF-8, GEM-16, LAY-6, GEM-50, GEM-51, GEM-54, GEM-55.
+    Rules: CNF-8, GEM-16, LAY-6, GEM-50, GEM-51, GEM-54, GEM-55, GEM-62.
     """
     given: dict[str, NDArray[Any] | int] = dict(zip(("rows", "columns", "depth"), case.shape, strict=True))
     for name, q, used in zip("ab", (case.a, case.b), case.directions, strict=True):

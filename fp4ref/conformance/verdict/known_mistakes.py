@@ -74,9 +74,13 @@ def known_mistakes(
         singles = products.single_mistakes(declared, chosen)
     else:
         singles = operations.single_mistakes(declared, chosen)
+    listed = set()  # a mistake may be computed in two ways, which are tried one after the other
     for known in singles:
         breaks = tuple(rule for cause in known.causes for rule in cause.breaks)
-        yield KnownMistake(" and ".join(known.names), str(known.stage), known.text, breaks, chosen.name)
+        each = KnownMistake(" and ".join(known.names), str(known.stage), known.text, breaks, chosen.name)
+        if each not in listed:
+            yield each
+        listed.add(each)
 
 
 def _of_quantizers(spec: Spec | None, scale_layout: str) -> Iterator[KnownMistake]:

@@ -42,7 +42,7 @@ class SweepStore:
 
         Errors: FileError for a file that is about another sweep, or that may not be written.
 
-        Rules: CNF-114.
+        Rules: CNF-114, CNF-115.
         """
         require_target(self.path, KIND, self.sources, force=self.force)
         self.about = {"version": fp4ref.__version__, "subject": subject, "file": _digest(subject), **about}
@@ -53,14 +53,14 @@ class SweepStore:
             record = json.loads(self.path.read_text("utf-8"))
             before, self.done = record["about"], record["done"]
         except (ValueError, KeyError, TypeError) as error:
-            raise FileError(operation, f"a damaged file ({error!r})", "one that verify wrote", "CNF-114") from None
+            raise FileError(operation, f"a damaged file ({error!r})", "one that verify wrote", "CNF-115") from None
         changed = [name for name, value in self.about.items() if before.get(name) != value]
         if changed:
             raise FileError(
                 operation,
                 f"a sweep with another {' and '.join(changed)}",
                 "the same kernel, settings and version of fp4ref, or another file",
-                "CNF-114",
+                "CNF-115",
             )
         return self.done
 

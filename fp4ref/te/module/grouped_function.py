@@ -74,7 +74,7 @@ def grouped_linear(
 ) -> torch.Tensor:
     """x [..., K] whose rows are those of the groups in order, weights [N, K], biases [N] or none -> [..., N].
 
-    Rules: TEM-1, TEM-2, TEM-5, TEM-13, TEM-14, TEM-15, TEM-16, TEM-45. Certificates: group-weights.
+    Rules: TEM-1, TEM-2, TEM-5, TEM-13, TEM-14, TEM-15, TEM-16, TEM-45, TEM-55. Certificates: group-weights.
     """
     call.begin(x, weights[0], biases)
     return _GroupedLinear.apply(x, call, *weights, *biases)  # type: ignore[no-any-return, no-untyped-call]

@@ -211,7 +211,7 @@ def expose(ctx: Any, call: Any) -> None:
 
 
 def finish_backward(ctx: Any) -> None:
-    """Compute the scales of delayed scaling anew, if the backward pass ends with this product. Rules: TEL-47."""
+    """Compute the scales of delayed scaling anew, if the backward pass ends with this product. Rules: TEL-90."""
     if ctx.reduce_and_update_bwd_fp8_tensors:
         FP8GlobalStateManager.reduce_and_update_fp8_tensors(forward=False)
 

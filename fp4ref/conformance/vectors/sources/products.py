@@ -240,7 +240,7 @@ def places() -> list[Json]:
 
 
 def refusals() -> list[tuple[str, list[Json]]]:
-    """Operands that do not fit, by rule. Rules: GEM-9, GEM-10, GEM-22."""
+    """Operands that do not fit, by rule. Rules: GEM-9, GEM-10, GEM-22, GEM-58, GEM-59."""
     nv, mx = side(NVFP4, 32, "22" * 16, ONE * 2, "6"), side(MXFP4, 32, "22" * 16, ONE_E8M0)
     shorter = side(NVFP4, 16, "22" * 8, ONE, "6")
     other = NVFP4_RHT.replace(name="nvfp4-rht signs 1", hadamard=Hadamard(1))
@@ -256,14 +256,9 @@ def refusals() -> list[tuple[str, list[Json]]]:
 
     return [
         ("GEM-22", [ask("another K", nv, shorter, "ShapeError", "GEM-22")]),
-        (
-            "GEM-9",
-            [
-                ask("E4M3 scales and E8M0 scales", nv, mx, "DomainError", "GEM-9"),
-                ask("a global scale that is no amax", nv, multiplier, "DomainError", "GEM-9"),
-                ask("a global scale and none", nv, bare, "DomainError", "GEM-9"),
-            ],
-        ),
+        ("GEM-9", [ask("E4M3 scales and E8M0 scales", nv, mx, "DomainError", "GEM-9")]),
+        ("GEM-59", [ask("a global scale that is no amax", nv, multiplier, "DomainError", "GEM-59")]),
+        ("GEM-58", [ask("a global scale and none", nv, bare, "DomainError", "GEM-58")]),
         (
             "GEM-10",
             [
