@@ -13,7 +13,7 @@ from fp4ref.conformance.mistakes.kernel import Kernel, Map
 from fp4ref.conformance.mistakes.record import Slot, both, collect, e2m1, eight_bit, known, of, other_than, stochastic
 from fp4ref.conformance.mistakes.rounding_words import ROUNDINGS
 from fp4ref.conformance.mistakes.scales import E4M3_FNUZ
-from fp4ref.conformance.mistakes.signs import nans, signs, with_codec
+from fp4ref.conformance.mistakes.signs import nans, other_codec, signs
 from fp4ref.formats import E2M1, E4M3, E5M2, Codec, Codes, F, Floats, Format, Rounding, grid
 
 E1M2 = Format("e1m2", exponent_bits=1, mantissa_bits=2, bias=1, codes=8)
@@ -126,7 +126,7 @@ ROUNDED = tuple(
         f"element-{words.rounding}",
         words.of("elements", "are"),
         other_than("codec", "rounding", words.rounding),
-        codec=of(partial(with_codec, rounding=words.rounding)),
+        codec=other_codec(rounding=words.rounding),
     )
     for words in ROUNDINGS
 )
@@ -169,7 +169,7 @@ SATURATION = (
             f"element-overflow-{code}",
             f"magnitudes past 6 become code {code}{' (-0)' if code == 8 else ''} instead of saturating",
             e2m1,
-            codec=of(partial(with_codec, overflow=code)),
+            codec=other_codec(overflow=code),
         )
         for code in (0, 1, 2, 3, 4, 5, 6, 8)
     ),
@@ -178,7 +178,7 @@ SATURATION = (
         "element-overflow-nan",
         "magnitudes past the largest become NaN (0x7F) instead of saturating",
         eight_bit,
-        codec=of(partial(with_codec, overflow=0x7F)),
+        codec=other_codec(overflow=0x7F),
     ),
     known(
         Slot.CODE,
@@ -191,7 +191,7 @@ SATURATION = (
         "element-overflow-inf",
         "magnitudes past the largest become infinity (0x7C) instead of saturating",
         _e5m2,
-        codec=of(partial(with_codec, overflow=0x7C)),
+        codec=other_codec(overflow=0x7C),
     ),
     *(
         element(

@@ -13,15 +13,11 @@ import numpy as np
 
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.maxima_of_blocks import narrower, one_of
-from fp4ref.conformance.mistakes.record import Slot, known, of
+from fp4ref.conformance.mistakes.record import Slot, known, of, one_row
 from fp4ref.formats import Floats
 from fp4ref.model.quantize import largest
 
 block = partial(known, Slot.BLOCK)
-
-
-def _one_row(kernel: Kernel) -> bool:
-    return kernel.block.rows == 1
 
 
 def _divides(height: int, kernel: Kernel) -> bool:
@@ -42,7 +38,7 @@ OF_PARTS = tuple(
     block(
         f"block-own-{parts}-{name}",
         f"each 1/{parts} of a block is divided by the scale of its own maximum, {text}",
-        _one_row,
+        one_row,
         block=of(partial(narrower, parts)),
         scales=partial(one_of, parts, stored),
     )

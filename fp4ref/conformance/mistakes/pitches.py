@@ -10,7 +10,7 @@ import numpy as np
 
 from fp4ref import packing
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of
+from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of, one_row
 from fp4ref.formats import Codes, Format
 
 Pitch = Callable[[int, int, int], int]  # (rows, blocks, columns of a block) -> blocks from one row to the next
@@ -67,7 +67,7 @@ def pitches() -> Iterator[Mistake]:
                 Slot.LAYOUT,
                 f"{way}-{name}",
                 f"scale bytes are {said} the pitch of {text}; past the end none is",
-                lambda kernel: kernel.block.rows == 1,
+                one_row,
                 alone=True,
                 scales=of(partial(_at_pitch, move, pitch)),
                 whole=True,

@@ -12,7 +12,8 @@ import numpy as np
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.mistakes.gathered_rows import GATHERS, Gather
 from fp4ref.conformance.mistakes.operand_pairs import OperandPair
-from fp4ref.conformance.mistakes.product_roundings import narrowed, truncated
+from fp4ref.conformance.mistakes.product_roundings import narrowed
+from fp4ref.conformance.mistakes.record import cut_bfloat16
 from fp4ref.formats import F, Floats
 
 Value = Callable[[Floats, Floats], Floats]  # of what is added, [1, N] or [M, N], and of what it is added to
@@ -60,7 +61,7 @@ BIAS = (
     Adding("bias-early", "the bias is added before alpha", lambda b, y: b, early=True),
     Adding("bias-bf16", "the bias is rounded to bfloat16", lambda b, y: narrowed("bfloat16", b)),
     Adding("bias-fp16", "the bias is rounded to float16", lambda b, y: narrowed("float16", b)),
-    Adding("bias-cut", "the bias is truncated to bfloat16", lambda b, y: truncated(b)),
+    Adding("bias-cut", "the bias is truncated to bfloat16", lambda b, y: cut_bfloat16(b)),
     Adding("bias-rows", "the bias is added by rows instead of columns", _by_rows),
     Adding("bias-rows-square", "the bias is added by rows instead of columns, if there are as many", _if_square),
     *(

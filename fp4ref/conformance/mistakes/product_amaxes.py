@@ -118,7 +118,7 @@ def of_other_rows() -> Iterator[Scaling]:
 def _gathered(gather: Gather, of_a: bool, y: Floats, a: Floats, b: Floats, factor: np.float32) -> Floats:
     if of_a:
         return chain(y, gather(a) if a.ndim else a, b, factor)
-    return chain(y, a, gather(b.T).T if b.ndim else b, factor)
+    return chain(y, a, gather(b, 1) if b.ndim else b, factor)
 
 
 def _each(y: Floats, a: Floats, b: Floats, factor: np.float32) -> Floats:

@@ -223,6 +223,16 @@ def eight_bit(kernel: Kernel) -> bool:
     return kernel.codec.format.bits == 8
 
 
+def one_row(kernel: Kernel) -> bool:
+    """Blocks of one row."""
+    return kernel.block.rows == 1
+
+
+def several_rows(kernel: Kernel) -> bool:
+    """Square blocks."""
+    return kernel.block.rows > 1
+
+
 def turns(kernel: Kernel) -> bool:
     """Return a Hadamard transform."""
     return kernel.spec.hadamard is not None

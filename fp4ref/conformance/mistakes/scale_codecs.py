@@ -17,9 +17,8 @@ from fp4ref.conformance.mistakes.scales import E4M3_FNUZ
 from fp4ref.formats import E4M3, E5M2, E8M0, Codec, Codes, F, Floats, Rounding
 
 
-def _codec(kernel: Kernel, **changes: Any) -> Codec:
-    changes = {name: min(value, 0xFF) if name == "overflow" else value for name, value in changes.items()}
-    return replace(kernel.scale_codec, **changes)
+def _codec(**changes: Any) -> of:
+    return of(lambda kernel: replace(kernel.scale_codec, **changes))
 
 
 ROUNDED = tuple(
@@ -28,7 +27,7 @@ ROUNDED = tuple(
         f"scale-codec-{words.rounding}",
         words.of("the block scale", "is"),
         other_than("scale_codec", "rounding", words.rounding),
-        scale_codec=of(partial(_codec, rounding=words.rounding)),
+        scale_codec=_codec(rounding=words.rounding),
     )
     for words in ROUNDINGS
 )
@@ -43,14 +42,14 @@ def scale_codec() -> Iterator[Mistake]:
             stage,
             f"scale-overflow-{code:02x}",
             f"a block scale past the largest becomes {code:#04x} instead of saturating",
-            scale_codec=of(partial(_codec, overflow=code)),
+            scale_codec=_codec(overflow=code),
         )
         yield known(
             stage,
             f"scale-nan-{code:02x}",
             f"a NaN scale becomes {code:#04x}",
             special=True,
-            scale_codec=of(partial(_codec, nan=(code, code))),
+            scale_codec=_codec(nan=(code, code)),
         )
     yield known(
         stage,

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import Mistake, Slot, e2m1, eight_bit, known, of, other_than
-from fp4ref.formats import Codec, Codes, Sign
+from fp4ref.formats import Codes, Sign
 
 
-def with_codec(kernel: Kernel, **changes: Any) -> Codec:
+def other_codec(**changes: Any) -> of:
     """Return the codec of the elements with other fields."""
-    return replace(kernel.codec, **changes)
+    return of(lambda kernel: replace(kernel.codec, **changes))
 
 
 def signs() -> Iterator[Mistake]:
@@ -34,14 +33,14 @@ def signs() -> Iterator[Mistake]:
             text,
             other_than("codec", "sign", sign),
             special=sign is not Sign.NONZERO,  # that one changes small negative values, too
-            codec=of(partial(with_codec, sign=sign)),
+            codec=other_codec(sign=sign),
         )
     yield known(
         stage,
         "sign-negative-scaled",
         "the sign is that of y < 0, after scaling: small negative elements that underflow to -0 lose it, and -0 does",
         other_than("codec", "sign", Sign.NEGATIVE),
-        codec=of(partial(with_codec, sign=Sign.NEGATIVE)),
+        codec=other_codec(sign=Sign.NEGATIVE),
     )
     yield known(
         stage,
@@ -82,7 +81,7 @@ def nans() -> Iterator[Mistake]:
             f"NaN becomes code {code}",
             e2m1,
             special=True,
-            codec=of(partial(with_codec, nan=(code, code))),
+            codec=other_codec(nan=(code, code)),
         )
         if code < 8:
             yield known(
@@ -91,7 +90,7 @@ def nans() -> Iterator[Mistake]:
                 f"NaN becomes code {code} or {code + 8}, with its sign",
                 e2m1,
                 special=True,
-                codec=of(partial(with_codec, nan=(code, code | 8))),
+                codec=other_codec(nan=(code, code | 8)),
             )
     for code in (0x00, 0x7E, 0x80, 0xFF, 0x7F):
         yield known(
@@ -100,7 +99,7 @@ def nans() -> Iterator[Mistake]:
             f"NaN becomes code {code:#04x}",
             eight_bit,
             special=True,
-            codec=of(partial(with_codec, nan=(code, code))),
+            codec=other_codec(nan=(code, code)),
         )
     yield known(
         Slot.SIGN,
@@ -108,5 +107,5 @@ def nans() -> Iterator[Mistake]:
         "NaN keeps its sign",
         eight_bit,
         special=True,
-        codec=of(partial(with_codec, nan=(0x7F, 0xFF))),
+        codec=other_codec(nan=(0x7F, 0xFF)),
     )

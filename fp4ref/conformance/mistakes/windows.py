@@ -10,7 +10,7 @@ import numpy as np
 
 from fp4ref.conformance.mistakes.block_maxima import CUT
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of
+from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of, one_row, several_rows
 from fp4ref.formats import F, Floats
 from fp4ref.model.quantize import largest
 
@@ -78,7 +78,7 @@ def _filled(by: int, kernel: Kernel) -> Callable[[Floats], Floats]:
 
 
 def _inside(by: int, kernel: Kernel) -> bool:
-    return kernel.block.rows == 1 and abs(by) < kernel.block.columns
+    return one_row(kernel) and abs(by) < kernel.block.columns
 
 
 # Neighbours that share a scale where a row has an odd count of blocks
@@ -142,7 +142,7 @@ def _flat() -> Iterator[Mistake]:
             Slot.BLOCK,
             f"block-{count}-flat",
             f"{count} neighbouring blocks share their scale, counted over the whole tensor, across the ends of rows",
-            lambda kernel: kernel.block.rows == 1,
+            one_row,
             alone=True,
             block_amax=partial(_shared, partial(_flat_groups, count)),
             whole=True,
@@ -162,7 +162,7 @@ def _squares() -> Iterator[Mistake]:
             Slot.BLOCK,
             f"block-rows-from-{start}",
             f"the groups of rows that share a scale begin at row {start}, not at row 0",
-            lambda kernel: kernel.block.rows > 1,
+            several_rows,
             alone=True,
             block_amax=partial(_rows_from, start),
             whole=True,
