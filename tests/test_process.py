@@ -242,14 +242,14 @@ def asked(monkeypatch, waited, limit, left=math.inf):
     monkeypatch.setattr(process, "WaitCount", lambda pid, family=False: count)
     one = process.KernelProcess.__new__(process.KernelProcess)
     one._number, one._unsent, one._answers, one._child = 0, queue.Queue(), queue.Queue(), SimpleNamespace(pid=0)
-    threading.Timer(0.3, one._answers.put, [({"number": 1}, {})]).start()
-    found = one._ask(limit, ({}, {}), left)
+    threading.Timer(0.3, one._answers.put, [{"number": 1}]).start()
+    found = one._ask(limit, {}, left)
     return getattr(found, "text", found)
 
 
 @pytest.mark.rule("CNF-37", "CNF-38", "CNF-73")
 def test_waiting_for_a_processor_is_no_hang(monkeypatch):
-    assert asked(monkeypatch, [0.5], 0.1) == ({"number": 1}, {})
+    assert asked(monkeypatch, [0.5], 0.1) == {"number": 1}
     assert asked(monkeypatch, [0.0], 0.1) == "no result after 0.1 s"
     assert asked(monkeypatch, [0.02, 0.04], 0.1) == (
         "no result after 0.1 s and another 0.04 s, in which it waited for a processor"
@@ -282,7 +282,7 @@ def test_a_call_may_have_no_limit(here):
 
 def test_an_answer_to_another_request_is_dropped(here):
     one = process.KernelProcess("kernels.py:good", {})
-    one._answers.put(({"number": 1, "findings": []}, {}))
+    one._answers.put({"number": 1, "outcomes": []})
     assert one.outcomes([], 30.0) == []
     assert one._number == 2
     one.close()
