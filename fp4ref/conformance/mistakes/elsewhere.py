@@ -1,4 +1,4 @@
-"""Maps from each index to the one that a wrong kernel uses instead, of rows, of columns, of blocks; and what it leaves 0.
+"""Maps from each index of rows, columns or blocks to the one that a wrong kernel uses instead; and what it leaves 0.
 
 For example, a kernel that keeps the row in 7 bits uses row 2 for row 130: `partial(modulo, 128)`.
 """

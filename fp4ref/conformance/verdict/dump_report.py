@@ -33,6 +33,18 @@ class Cell:
     total: int = 0
 
 
+def count_test(cells: dict[Any, Cell], key: Any, *, passed: bool) -> None:
+    """Add one test to a cell."""
+    cell = cells.setdefault(key, Cell())
+    cell.total += 1
+    cell.passed += passed
+
+
+def profiles_text(names: Sequence[str]) -> str:
+    """Return the names of profiles for a headline, the first ones if there are many."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+
+
 class Verdict(StrEnum):
     """The verdicts, best first. Rules: CNF-2, CNF-23."""
 
@@ -50,7 +62,7 @@ class Verdict(StrEnum):
 
 
 class KernelVerdict:
-    """The properties that reports on kernels share; a report has the fields, and a verdict of its own.
+    """The properties that reports on kernels share; a report has the fields, a verdict of its own, and its basis.
 
     lost: exceptions inside the diagnosis, which cost nothing but the diagnosis.
     """
@@ -62,6 +74,21 @@ class KernelVerdict:
     def kind(self) -> Verdict:
         """The verdict."""
         raise NotImplementedError
+
+    @property
+    def coverage(self) -> Coverage:
+        """The basis of the verdict."""
+        raise NotImplementedError
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Families that must be tried, or "all"."""
+        raise NotImplementedError
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Required families of which no case was compared, with the reasons. Rules: CNF-23."""
+        return self.coverage.missing(self.required) if self.required else {}
 
     @property
     def ok(self) -> bool:
@@ -125,7 +152,7 @@ class DumpReport:
     def headline(self) -> str:
         """The verdict in a line."""
         specs = ", ".join(dict.fromkeys(result.spec.name for result in self.results))
-        names = ", ".join(self.profiles[:3]) + (f" and {len(self.profiles) - 3} more" if self.profiles[3:] else "")
+        names = profiles_text(self.profiles)
         tolerated = sum(result.compared.tolerated for result in self.results)
         match self.kind:
             case Verdict.CONFORMS:
