@@ -13,7 +13,7 @@ from fp4ref.conformance.mistakes.kernel import Kernel, Map
 from fp4ref.conformance.mistakes.record import Slot, both, collect, e2m1, eight_bit, known, of, other_than, stochastic
 from fp4ref.conformance.mistakes.rounding_words import ROUNDINGS
 from fp4ref.conformance.mistakes.scales import E4M3_FNUZ
-from fp4ref.conformance.mistakes.signs import nans, other_codec, signs
+from fp4ref.conformance.mistakes.signs import NANS, SIGNS, other_codec
 from fp4ref.formats import E2M1, E4M3, E5M2, Codec, Codes, F, Floats, Format, Rounding, grid
 
 E1M2 = Format("e1m2", exponent_bits=1, mantissa_bits=2, bias=1, codes=8)
@@ -246,4 +246,4 @@ OTHER_FORMATS = (
     ),
 )
 
-ELEMENTS = collect(ROUNDED, TIES, DIRECTED, SATURATION, SUBNORMAL, OTHER_FORMATS, signs(), nans())
+ELEMENTS = collect(ROUNDED, TIES, DIRECTED, SATURATION, SUBNORMAL, OTHER_FORMATS, SIGNS, NANS)
