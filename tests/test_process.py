@@ -243,7 +243,7 @@ def asked(monkeypatch, waited, limit, left=math.inf):
     one = process.KernelProcess.__new__(process.KernelProcess)
     one._number, one._unsent, one._answers, one._child = 0, queue.Queue(), queue.Queue(), SimpleNamespace(pid=0)
     threading.Timer(0.3, one._answers.put, [{"number": 1}]).start()
-    found = one._ask(limit, {}, left)
+    found = one.answer({}, limit, left)
     return getattr(found, "text", found)
 
 

@@ -55,10 +55,6 @@ def _log2(x: Any) -> Any:
     return np.log2(np.asarray(x, F))
 
 
-def _two(exponent: Floats) -> Floats:
-    return apm.exp2(exponent)
-
-
 # The block scale
 
 Form = tuple[str, str, ScaleForm]
@@ -109,39 +105,39 @@ SCALES: tuple[Form, ...] = (
 MX_SCALES: tuple[Form, ...] = (
     ("rceil", "RCEIL: amax * fp32(1/max), rounded up", ar.block_scale_rceil),
     ("rceil-division", "amax / max by division", lambda a, g, k: a / k.element_max),
-    ("floor", "FLOOR: the exponent of amax", lambda a, g, k: ar.power_of_two(ar.exponent_field(a), k)),
-    ("ceil", "CEIL", lambda a, g, k: ar.power_of_two(ar.exponent_field(a, ar.MANTISSA), k)),
+    ("floor", "FLOOR: the exponent of amax", lambda a, g, k: ar.power_ofapm.exp2(ar.exponent_field(a), k)),
+    ("ceil", "CEIL", lambda a, g, k: ar.power_ofapm.exp2(ar.exponent_field(a, ar.MANTISSA), k)),
     (
         "even",
         "EVEN",
-        lambda a, g, k: ar.power_of_two(ar.exponent_field(a, ar.half_carry(k.element.mantissa_bits)), k),
+        lambda a, g, k: ar.power_ofapm.exp2(ar.exponent_field(a, ar.half_carry(k.element.mantissa_bits)), k),
     ),
     (
         "even-1",
         "EVEN with one mantissa bit",
-        lambda a, g, k: ar.power_of_two(ar.exponent_field(a, ar.half_carry(1)), k),
+        lambda a, g, k: ar.power_ofapm.exp2(ar.exponent_field(a, ar.half_carry(1)), k),
     ),
     ("ocp-rceil", "RCEIL with NaN for infinities", ar.block_scale_ocp_rceil),
     ("ocp-floor", "FLOOR with NaN for infinities", ar.block_scale_floor),
     ("ocp-ceil", "CEIL with NaN for infinities", ar.block_scale_ceil),
     ("ocp-even", "EVEN with NaN for infinities", ar.block_scale_even),
-    ("quotient-floor", "amax / max rounded down", lambda a, g, k: _two(np.floor(_log2(a / k.element_max)))),
-    ("quotient-round", "2^round(log2(amax / max))", lambda a, g, k: _two(np.rint(_log2(a / k.element_max)))),
+    ("quotient-floor", "amax / max rounded down", lambda a, g, k: apm.exp2(np.floor(_log2(a / k.element_max)))),
+    ("quotient-round", "2^round(log2(amax / max))", lambda a, g, k: apm.exp2(np.rint(_log2(a / k.element_max)))),
     (
         "log-floor",
         "2^(floor(log2 amax) - emax) with a rounded log2",
-        lambda a, g, k: _two(np.floor(_log2(a)) - k.element.emax),
+        lambda a, g, k: apm.exp2(np.floor(_log2(a)) - k.element.emax),
     ),
     (
         "log-ceil",
         "2^(ceil(log2 amax) - emax) with a rounded log2",
-        lambda a, g, k: _two(np.ceil(_log2(a)) - k.element.emax),
+        lambda a, g, k: apm.exp2(np.ceil(_log2(a)) - k.element.emax),
     ),
-    ("log-round", "2^(round(log2 amax) - emax)", lambda a, g, k: _two(np.rint(_log2(a)) - k.element.emax)),
+    ("log-round", "2^(round(log2 amax) - emax)", lambda a, g, k: apm.exp2(np.rint(_log2(a)) - k.element.emax)),
     (
         "log-rceil",
         "2^ceil(log2(amax / max)) with a rounded log2",
-        lambda a, g, k: _two(np.ceil(_log2(a / k.element_max))),
+        lambda a, g, k: apm.exp2(np.ceil(_log2(a / k.element_max))),
     ),
     (
         "strict",

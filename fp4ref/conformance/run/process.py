@@ -57,7 +57,7 @@ class KernelProcess:
         for act, stream in ((self._speak, self._requests), (self._listen, self._child.stdout)):
             threading.Thread(target=act, args=(stream,), daemon=True).start()
         try:
-            answer = self._ask(limit, {"target": target, "changes": changes, "library": library}, limit)
+            answer = self.answer({"target": target, "changes": changes, "library": library}, limit, limit)
         except BaseException:
             self.close()
             raise
@@ -77,41 +77,16 @@ class KernelProcess:
 
         Rules: CNF-37, CNF-38, CNF-73.
         """
-        answer = self._ask(limit, {"jobs": list(jobs), **how}, left)
+        answer = self.answer({"jobs": list(jobs), **how}, limit, left)
         return answer if isinstance(answer, Finding) else list(answer["outcomes"])
 
-    def answer(self, message: Message, limit: float, left: float) -> Message | Finding:
-        """Return the answer to a message, or how the process ended or kept silent.
-
-        limit: seconds in which the process does not wait for a processor; left: seconds of the clock.
-
-        Rules: CNF-37, CNF-38.
-        """
-        return self._ask(limit, message, left)
-
-    def close(self) -> None:
-        """End the process and all that it started, and wait for that."""
-        self._unsent.put(None)
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
-        else:
-            self._child.kill()
-        try:
-            self._child.wait(ENDING)
-        except subprocess.TimeoutExpired:  # a device driver may keep a process
-            self._child.kill()
-        with contextlib.suppress(OSError):
-            self._requests.close()
-        self._errors.close()
-
-    def _ask(self, limit: float, message: Message, left: float = math.inf) -> Message | Finding:
-        """Return the answer of the same number, or a finding; another's answer is dropped.
+    def answer(self, message: Message, limit: float, left: float = math.inf) -> Message | Finding:
+        """Return the answer to a message, or how the process ended or kept silent; an answer to another one is dropped.
 
         limit: seconds without those in which the process waits for a processor, if these are at most WAITING times
         as many. left: seconds of the clock.
 
-        Rules: CNF-73.
+        Rules: CNF-37, CNF-38, CNF-73.
         """
         self._number += 1
         self._unsent.put(message | {"number": self._number})
@@ -131,6 +106,22 @@ class KernelProcess:
                 return self._ended()
             if answer.get("number") == self._number:
                 return answer
+
+    def close(self) -> None:
+        """End the process and all that it started, and wait for that."""
+        self._unsent.put(None)
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+        else:
+            self._child.kill()
+        try:
+            self._child.wait(ENDING)
+        except subprocess.TimeoutExpired:  # a device driver may keep a process
+            self._child.kill()
+        with contextlib.suppress(OSError):
+            self._requests.close()
+        self._errors.close()
 
     def _speak(self, stream: IO[bytes]) -> None:
         """Send what is asked; a process that does not read delays no one else."""
