@@ -105,17 +105,17 @@ SCALES: tuple[Form, ...] = (
 MX_SCALES: tuple[Form, ...] = (
     ("rceil", "RCEIL: amax * fp32(1/max), rounded up", ar.block_scale_rceil),
     ("rceil-division", "amax / max by division", lambda a, g, k: a / k.element_max),
-    ("floor", "FLOOR: the exponent of amax", lambda a, g, k: ar.power_ofapm.exp2(ar.exponent_field(a), k)),
-    ("ceil", "CEIL", lambda a, g, k: ar.power_ofapm.exp2(ar.exponent_field(a, ar.MANTISSA), k)),
+    ("floor", "FLOOR: the exponent of amax", lambda a, g, k: ar.power_of_two(ar.exponent_field(a), k)),
+    ("ceil", "CEIL", lambda a, g, k: ar.power_of_two(ar.exponent_field(a, ar.MANTISSA), k)),
     (
         "even",
         "EVEN",
-        lambda a, g, k: ar.power_ofapm.exp2(ar.exponent_field(a, ar.half_carry(k.element.mantissa_bits)), k),
+        lambda a, g, k: ar.power_of_two(ar.exponent_field(a, ar.half_carry(k.element.mantissa_bits)), k),
     ),
     (
         "even-1",
         "EVEN with one mantissa bit",
-        lambda a, g, k: ar.power_ofapm.exp2(ar.exponent_field(a, ar.half_carry(1)), k),
+        lambda a, g, k: ar.power_of_two(ar.exponent_field(a, ar.half_carry(1)), k),
     ),
     ("ocp-rceil", "RCEIL with NaN for infinities", ar.block_scale_ocp_rceil),
     ("ocp-floor", "FLOOR with NaN for infinities", ar.block_scale_floor),
