@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.kernel import Kernel, Map
+from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import Slot, both, collect, e2m1, eight_bit, known, of, other_than, stochastic
 from fp4ref.conformance.mistakes.rounding_words import ROUNDINGS
 from fp4ref.conformance.mistakes.scales import E4M3_FNUZ
@@ -92,10 +92,6 @@ def _flush_codes(kernel: Kernel) -> Callable[[Codes], Codes]:
 def _flushed_below(kernel: Kernel) -> Callable[[Floats], Floats]:
     smallest = F(grid(kernel.codec.format)[1 << kernel.codec.format.mantissa_bits])
     return lambda y: np.where(np.abs(y) < smallest, np.copysign(F(0), y), y)
-
-
-def _not_infinite(value: Map, y: Floats) -> Floats:
-    return value(np.where(np.isinf(y), F(np.nan), y))
 
 
 def _lift_codes(kernel: Kernel) -> Callable[[Codes], Codes]:
@@ -185,7 +181,7 @@ SATURATION = (
         "element-infinite-nan",
         "infinite elements become NaN instead of saturating",
         special=True,
-        value=of(lambda kernel: partial(_not_infinite, kernel.value)),
+        value=of(lambda kernel: partial(lambda value, y: value(np.where(np.isinf(y), F(np.nan), y)), kernel.value)),
     ),
     element(
         "element-overflow-inf",

@@ -175,7 +175,7 @@ def global_scale() -> Iterator[Mistake]:
         "encode-decode-amax-product",
         "elements are x * (1 / (s * (amax * fp32(1/2688)))), not made of the S_enc that the scales are made with",
         nv,
-        element_global=_decoding_product,
+        element_global=lambda g, amax, k: np.where(amax == 0, F(1), amax * (F(1) / _top(k))),
         scaled=lambda x, s, g, k: x * np.fmin(F(1) / (s * g), FLT_MAX),
     )
     yield known(
@@ -208,10 +208,6 @@ def global_scale() -> Iterator[Mistake]:
                 block_scale=scale,
                 scaled=scaled,
             )
-
-
-def _decoding_product(g: Floats, amax: Floats, k: Constants) -> Floats:
-    return np.where(amax == 0, F(1), amax * (F(1) / _top(k)))
 
 
 def _narrowed(narrow: Callable[[Floats], Floats], kernel: Kernel) -> GlobalForm:

@@ -44,10 +44,6 @@ def _by_rows(bias: Floats, y: Floats) -> Floats:
     return np.resize(bias[0], len(y))[:, None]
 
 
-def _column_major(c: Floats, y: Floats) -> Floats:
-    return c.reshape(c.shape[::-1]).T
-
-
 def _if_square(part: Floats, y: Floats) -> Floats:
     return part.T if y.shape[0] == y.shape[1] else part
 
@@ -81,7 +77,7 @@ ACCUMULATE = (
     Adding("c-scaled", "C is scaled by alpha", lambda c, y: c, early=True),
     Adding("c-narrow", "the product is rounded to the result's type before C is added", lambda c, y: c, narrow=True),
     Adding("c-alone", "the product is lost, the result is C", lambda c, y: c, alone=True),
-    Adding("c-transposed", "C is added transposed", _column_major),
+    Adding("c-transposed", "C is added transposed", lambda c, y: c.reshape(c.shape[::-1]).T),
     Adding("c-transposed-square", "C is added transposed, if it is square", _if_square),
 )
 

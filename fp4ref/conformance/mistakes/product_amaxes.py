@@ -81,11 +81,7 @@ def orders() -> Iterator[Scaling]:
         ("order-once", "alpha is rounded once, instead of after each operation", _once),
     )
     for name, text, made in known:
-        yield Scaling(name, text, partial(_by, made))
-
-
-def _by(made: Callable[[Floats, Floats, np.float32], Floats], y: Floats, a: Floats, b: Floats, f: np.float32) -> Floats:
-    return np.asarray(y * made(a, b, f), F)
+        yield Scaling(name, text, partial(lambda made, y, a, b, f: np.asarray(y * made(a, b, f), F), made))
 
 
 def _each_multiplied(a: Floats, b: Floats, factor: np.float32) -> Floats:

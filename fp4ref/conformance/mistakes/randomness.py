@@ -98,10 +98,6 @@ DRAWS: tuple[tuple[str, str, Any], ...] = (
 )
 
 
-def _rolled(by: int, bits: Codes) -> Codes:
-    return np.roll(bits, by, axis=-1)
-
-
 def _at_pitch(size: int, bits: Codes) -> Codes:
     """Read bits at a pitch that is rounded up to a multiple of a size; past the end, reading begins again."""
     rows, columns = bits.shape
@@ -220,7 +216,7 @@ def randomness() -> Iterator[Mistake]:
             f"bits-{text}",
             f"each element uses the {text} one's random bits",
             stochastic,
-            bits=partial(_rolled, by),
+            bits=partial(lambda by, bits: np.roll(bits, by, axis=-1), by),
         )
     for name, text, index in INDICES:
         yield _of_bits(

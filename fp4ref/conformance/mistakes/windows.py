@@ -35,10 +35,6 @@ def _slid(mode: Any, by: int, values: Floats) -> Floats:
     return np.ascontiguousarray(padded[:, size + by : size + by + width])
 
 
-def _around(by: int, values: Floats) -> Floats:
-    return np.roll(values, -by, axis=1)
-
-
 def _in_memory(by: int, values: Floats) -> Floats:
     """Return the values `by` further on in memory, zeros outside of the tensor."""
     return _slid("constant", by, values.reshape(1, -1)).reshape(values.shape)
@@ -47,7 +43,7 @@ def _in_memory(by: int, values: Floats) -> Floats:
 EDGES: tuple[tuple[str, str, Callable[[int, Floats], Floats]], ...] = (
     ("row", "with nothing past the end of a row", partial(_slid, "constant")),
     ("edge", "with the last element repeated past the end of a row", partial(_slid, "edge")),
-    ("around", "around the end of the row", _around),
+    ("around", "around the end of the row", lambda by, values: np.roll(values, -by, axis=1)),
     ("memory", "with the next row past the end of a row", _in_memory),
 )
 WHOLE = "whole", "as far as the row has any"
@@ -65,7 +61,7 @@ def _beside() -> Iterator[Mistake]:
                 Slot.BLOCK,
                 f"block-window-{by:+d}-{name}",
                 f"block maxima are taken over the elements {way}, {words}",
-                partial(_inside, by),
+                partial(lambda by, kernel: one_row(kernel) and abs(by) < kernel.block.columns, by),
                 alone=True,
                 tails=tails,
                 whole=True,
@@ -75,10 +71,6 @@ def _beside() -> Iterator[Mistake]:
 def _filled(by: int, kernel: Kernel) -> Callable[[Floats], Floats]:
     """Return the function that slides rows of whole blocks, so that the last block sees all of its window."""
     return lambda values: _slid("constant", by, np.pad(values, ((0, 0), (0, -values.shape[1] % kernel.block.columns))))
-
-
-def _inside(by: int, kernel: Kernel) -> bool:
-    return one_row(kernel) and abs(by) < kernel.block.columns
 
 
 # Neighbours that share a scale where a row has an odd count of blocks
@@ -108,15 +100,11 @@ def _of_pair(place: int, own: Floats, pairs: Floats) -> Floats:
     return pairs[:, place, None] if pairs.size else own
 
 
-def _nothing(own: Floats, pairs: Floats) -> Floats:
-    return own[:, -1:] * F(0)
-
-
 TAILS: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
     ("joins", "joins the pair before it", _joined),
     ("pair", "has the scale of the pair before it", partial(_paired, partial(_of_pair, -1))),
     ("first", "has the scale of its row's first", partial(_paired, partial(_of_pair, 0))),
-    ("zero", "is left out (its maximum is 0)", partial(_paired, _nothing)),
+    ("zero", "is left out (its maximum is 0)", partial(_paired, lambda own, pairs: own[:, -1:] * F(0))),
 )
 
 
