@@ -10,14 +10,16 @@ from functools import partial
 
 import numpy as np
 
-from fp4ref.conformance.mistakes import record
 from fp4ref.conformance.mistakes.gathered_rows import GATHERS
 from fp4ref.conformance.mistakes.kernel import Values, after, as_of_scales, as_returned, over_tensor
-from fp4ref.conformance.mistakes.record import Mistake, Slot, known
+from fp4ref.conformance.mistakes.record import Mistake, Slot, by_row, known
 from fp4ref.formats import Floats
 
 Moved = Callable[[Floats], Floats]  # what belongs to rows, along the first axis, in the order in which rows use it
 SHARING = (2, 4, 8, 16, 32, 64, 128)  # rows
+
+
+of_rows = partial(known, when=by_row, alone=True)
 
 
 def rows_for_others() -> Iterator[Mistake]:
@@ -32,22 +34,18 @@ def rows_for_others() -> Iterator[Mistake]:
     ]
     others += [(gather.name, gather.text("amax"), gather) for gather in GATHERS if not gather.adjacent]
     for name, text, moved in others:
-        yield known(
+        yield of_rows(
             Slot.AMAX,
             f"amax-used-{name}",
             f"{text}; the amax that is returned is right",
-            record.by_row,
-            alone=True,
             used=after(as_returned, moved),
             whole=True,
         )
         scaled = text.replace("amax", "global scale")
-        yield known(
+        yield of_rows(
             Slot.ENCODE,
             f"encode-global-{name}",
             f"where elements are scaled, {scaled}; the scale bytes are right",
-            record.by_row,
-            alone=True,
             element_global=after(as_of_scales, moved),
             whole=True,
         )
@@ -57,22 +55,18 @@ def rows_for_others() -> Iterator[Mistake]:
             ("amax", "amax", "amax", over_tensor),
             ("amax-used", "global scale is made of an amax that", "used", as_returned),
         ):
-            yield known(
+            yield of_rows(
                 Slot.AMAX,
                 f"{name}-not-reset{'' if rows is None else f'-{rows}'}",
                 f"a row's {words} is the largest of its own and those of all rows before{start}",
-                record.by_row,
-                alone=True,
                 whole=True,
                 **{field: after(stage, partial(_never_reset, rows))},
             )
     for rows in SHARING:
-        yield known(
+        yield of_rows(
             Slot.AMAX,
             f"amax-shared-{rows}-rows",
             f"{rows} neighbouring rows share their amax",
-            record.by_row,
-            alone=True,
             amax=partial(shared_by, rows),
         )
 

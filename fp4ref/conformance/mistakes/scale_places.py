@@ -58,6 +58,9 @@ PLACES = (
 )
 
 
+stored = partial(known, Slot.LAYOUT, whole=True)
+
+
 def misplaced() -> Iterator[Mistake]:
     """Mistakes in which block's scale is stored, or used."""
     for name, text, axis, order, wraps in PLACES:
@@ -72,7 +75,7 @@ def misplaced() -> Iterator[Mistake]:
                 scale_byte=move,
                 whole=True,
             )
-        yield known(Slot.LAYOUT, f"stored-{name}", f"each block has the scale byte {text}", scales=move, whole=True)
+        yield stored(f"stored-{name}", f"each block has the scale byte {text}", scales=move)
         yield known(
             Slot.ENCODE,
             f"used-{name}",
@@ -88,36 +91,28 @@ def misplaced() -> Iterator[Mistake]:
             ("flat", "over the whole tensor", partial(np.roll, shift=by)),
             ("rows", "down the rows, around the end", partial(np.roll, shift=by, axis=0)),
         ):
-            yield known(
-                Slot.LAYOUT,
+            yield stored(
                 f"stored-{way}-{name}",
                 f"scale bytes are stored one place too {way}, {text}",
                 scales=moved,
-                whole=True,
             )
     for size in (4, 8, 16, 32, 64, 128):
-        yield known(
-            Slot.LAYOUT,
+        yield stored(
             f"unwritten-rows-{size}",
             f"the scale bytes of rows past the last multiple of {size} are not written (0)",
             scales=partial(cleared, size, 1),
-            whole=True,
         )
         if size <= 8:
-            yield known(
-                Slot.LAYOUT,
+            yield stored(
                 f"unwritten-columns-{size}",
                 f"the scale bytes past the last multiple of {size} blocks are not written (0)",
                 scales=partial(cleared, 1, size),
-                whole=True,
             )
     yield known(Slot.LAYOUT, "unwritten-all", "every scale byte is 0, or not written", scales=np.zeros_like)
-    yield known(
-        Slot.LAYOUT,
+    yield stored(
         "unwritten-last",
         "the last block's scale byte is not written (0)",
         scales=lambda s: blank(s, EVERY, LAST),
-        whole=True,
     )
 
 

@@ -14,6 +14,8 @@ from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of, one_row
 from fp4ref.formats import F, Floats
 from fp4ref.model.quantize import largest
 
+maxima = partial(known, Slot.BLOCK, alone=True)
+
 
 def windows() -> Iterator[Mistake]:
     """Yield maxima over other elements than the block's, and over neighbours."""
@@ -57,12 +59,10 @@ def _beside() -> Iterator[Mistake]:
         ends = [(name, words, partial(slid, by)) for name, words, slid in EDGES]
         whole = [(*WHOLE, of(partial(_filled, by)))] if by < 0 else []
         for name, words, tails in (*ends, *whole):
-            yield known(
-                Slot.BLOCK,
+            yield maxima(
                 f"block-window-{by:+d}-{name}",
                 f"block maxima are taken over the elements {way}, {words}",
                 partial(lambda by, kernel: one_row(kernel) and abs(by) < kernel.block.columns, by),
-                alone=True,
                 tails=tails,
                 whole=True,
             )
@@ -112,11 +112,9 @@ def _odd_tails() -> Iterator[Mistake]:
     """Yield blocks of twice the width, with another scale for the last block of a row."""
     text = "2 neighbouring blocks of a row share their scale (blocks that much wider)"
     for name, words, shared in TAILS:
-        yield known(
-            Slot.BLOCK,
+        yield maxima(
             f"block-2-across-{name}",
             f"{text}; the last block of an odd count {words}",
-            alone=True,
             breaks=CUT,
             block_amax=partial(_shared, shared),
             whole=True,
@@ -126,12 +124,10 @@ def _odd_tails() -> Iterator[Mistake]:
 def _flat() -> Iterator[Mistake]:
     """Yield neighbours that are counted over the whole tensor."""
     for count in (2, 4):
-        yield known(
-            Slot.BLOCK,
+        yield maxima(
             f"block-{count}-flat",
             f"{count} neighbouring blocks share their scale, counted over the whole tensor, across the ends of rows",
             one_row,
-            alone=True,
             block_amax=partial(_shared, partial(_flat_groups, count)),
             whole=True,
         )
@@ -146,12 +142,10 @@ def _flat_groups(count: int, own: Floats) -> Floats:
 def _squares() -> Iterator[Mistake]:
     """Yield blocks of several rows whose groups of rows begin at another row."""
     for start in (1, 2, 4, 8):
-        yield known(
-            Slot.BLOCK,
+        yield maxima(
             f"block-rows-from-{start}",
             f"the groups of rows that share a scale begin at row {start}, not at row 0",
             several_rows,
-            alone=True,
             block_amax=partial(_rows_from, start),
             whole=True,
         )
