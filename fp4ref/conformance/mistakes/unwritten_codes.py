@@ -16,6 +16,9 @@ from fp4ref.formats import Codes
 # Codes that are not written
 
 
+packed = partial(known, Slot.PACKING, whole=True)
+
+
 def missing() -> Iterator[Mistake]:
     """Codes that stay zero, and bytes that are written to the wrong end of a buffer."""
     several: tuple[tuple[str, str, Callable[[Codes], Codes]], ...] = (
@@ -32,7 +35,7 @@ def missing() -> Iterator[Mistake]:
     for verb, ways in (("are", several), ("is", one)):
         for name, text, change in ways:
             said = f"{text} {verb} not written (0)"
-            yield known(Slot.PACKING, f"unwritten-codes-{name}", said, codes=change, whole=True)
+            yield packed(f"unwritten-codes-{name}", said, codes=change)
     yield known(Slot.PACKING, "unwritten-codes-all", "every code is 0, or not written", codes=np.zeros_like)
     for name, text, joined in (
         (
@@ -53,14 +56,12 @@ def missing() -> Iterator[Mistake]:
         ("masked-7", "the lower nibble loses its sign", lambda low, high: (low & 7, high)),
         ("unmasked", "the sign of the lower code is the sign of both", lambda low, high: (low, high & 7 | low & 8)),
     ):
-        yield known(Slot.PACKING, f"codes-pair-{name}", text, e2m1, codes=partial(_paired, joined), whole=True)
+        yield packed(f"codes-pair-{name}", text, e2m1, codes=partial(_paired, joined))
     for power in (15, 16, 17):
-        yield known(
-            Slot.PACKING,
+        yield packed(
             f"data-wrap-{power}",
             f"offsets of data wrap at {1 << power} bytes ({power}-bit index), the rest is not written",
             codes=of(partial(_wrapping, 1 << power)),
-            whole=True,
         )
 
 
