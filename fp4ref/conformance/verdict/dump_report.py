@@ -62,7 +62,7 @@ class Verdict(StrEnum):
 
 
 class KernelVerdict:
-    """The properties that reports on kernels share; a report has the fields, a verdict of its own, and its basis.
+    """The properties that reports on kernels share; a report has the fields, and a verdict of its own.
 
     lost: exceptions inside the diagnosis, which cost nothing but the diagnosis.
     """
@@ -74,21 +74,6 @@ class KernelVerdict:
     def kind(self) -> Verdict:
         """The verdict."""
         raise NotImplementedError
-
-    @property
-    def coverage(self) -> Coverage:
-        """The basis of the verdict."""
-        raise NotImplementedError
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        """Families that must be tried, or "all"."""
-        raise NotImplementedError
-
-    @property
-    def missing(self) -> dict[str, str]:
-        """Required families of which no case was compared, with the reasons. Rules: CNF-23."""
-        return self.coverage.missing(self.required) if self.required else {}
 
     @property
     def ok(self) -> bool:

@@ -98,6 +98,11 @@ class ProductReport(KernelVerdict):
             stopped=self.stopped,
         )
 
+    @property
+    def missing(self) -> dict[str, str]:
+        """Required families of which no case was compared, with the reasons. Rules: CNF-23."""
+        return self.coverage.missing(self.required) if self.required else {}
+
     def _absence(self, family: str) -> str | None:
         """Return why no case of a family was compared; None if it has none for the specification."""
         if self.asked is not None and family not in self.asked:

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import fp4ref
-from fp4ref.conformance.judge.coverage import Coverage
 from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, counts
 from fp4ref.conformance.verdict.kernel_report import KernelReport
@@ -26,18 +25,6 @@ VERSION = 1
 SCHEMA = "statement.schema.json"
 PREFIX = "sha256:"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-class Tried(Protocol):
-    """A report, whatever the subject."""
-
-    @property
-    def ok(self) -> bool:
-        """True if nothing is wrong."""
-
-    @property
-    def coverage(self) -> Coverage:
-        """The basis of the verdict."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +67,7 @@ def statement(found: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, 
 
 
 def found_of(
-    report: Tried,
+    report: Any,
     subject: NamedSubject,
     specs: Sequence[Spec],
     declared: Declaration | None = None,
@@ -92,8 +79,8 @@ def found_of(
 ) -> dict[str, Any]:
     """Return the trial and the findings of a subject, for a statement, with the same fields for every kind of subject.
 
-    failing: names of cases. known: reasons of known failures, by case. more: other fields; those that are None are left
-    out.
+    report: of any kind, with `ok` and `coverage`. failing: names of cases. known: reasons of known failures, by case.
+    more: other fields; those that are None are left out.
 
     Rules: CNF-17, RES-3, CNF-62.
     """

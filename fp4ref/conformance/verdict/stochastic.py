@@ -100,6 +100,11 @@ class StochasticReport(KernelVerdict):
         return Verdict.INCOMPLETE if self.missing else Verdict.CONFORMS
 
     @property
+    def missing(self) -> dict[str, str]:
+        """Required families of which no case was compared, with the reasons. Rules: CNF-23."""
+        return self.coverage.missing(self.required) if self.required else {}
+
+    @property
     def lines(self) -> list[str]:
         """The failures, a line each."""
         failed = [test for test in self.tests if not test.passed]

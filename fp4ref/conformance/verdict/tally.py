@@ -189,9 +189,9 @@ class Tally:
         return max(self.last_seed - self.settings.reach.seed, 0) + 1
 
     @property
-    def required(self) -> tuple[str, ...]:
-        """Families that must be tried, or "all"."""
-        return self.settings.required
+    def missing(self) -> dict[str, str]:
+        """Required families of which no case was compared, with the reasons. Rules: CNF-23."""
+        return self.coverage.missing(self.settings.required) if self.settings.required else {}
 
     def _evidence(self, case: Case, got: DirectionData, returned_amax: bool) -> tuple[Case, DirectionData]:
         """Return a case as the kernel saw it, and what it gave: a kernel that is told the amax cannot get it wrong."""
