@@ -54,7 +54,6 @@ ALLOWED = {
         "run.stream:is_stream",
         "run.waiting:counts_of",
     },
-    "the keys of a message of this program": {"run.messages:_of"},
     "the words of a docstring": {"explain.formulas:cited", "explain.formulas:formula"},
     "text that is shown": {
         "diagnosis.dumps:_counted.of",

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import math
 import os
 import queue
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -14,6 +16,8 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import ml_dtypes
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -21,8 +25,15 @@ import fp4ref
 from commands import folder_with
 from fp4ref.cli import common, main
 from fp4ref.conformance.run import process, waiting
+from fp4ref.conformance.run.huge_trial import Fold, HugeTrial
+from fp4ref.conformance.run.messages import receive, send
+from fp4ref.conformance.run.sweep_trial import SweepPart, SweepSteps
+from fp4ref.conformance.subjects.outcomes import ErrorParts, Finding, FindingKind, Outcome
+from fp4ref.conformance.subjects.subject import Job, Output
 from fp4ref.errors import BackendError
+from fp4ref.quantized import DirectionData
 
+BF16 = np.dtype(ml_dtypes.bfloat16)
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_processes")]
 KERNELS = """
 import os, subprocess, sys, time
@@ -242,14 +253,14 @@ def asked(monkeypatch, waited, limit, left=math.inf):
     monkeypatch.setattr(process, "WaitCount", lambda pid, family=False: count)
     one = process.KernelProcess.__new__(process.KernelProcess)
     one._number, one._unsent, one._answers, one._child = 0, queue.Queue(), queue.Queue(), SimpleNamespace(pid=0)
-    threading.Timer(0.3, one._answers.put, [({"number": 1}, {})]).start()
-    found = one._ask(limit, ({}, {}), left)
+    threading.Timer(0.3, one._answers.put, [{"number": 1}]).start()
+    found = one.answer({}, limit, left)
     return getattr(found, "text", found)
 
 
 @pytest.mark.rule("CNF-37", "CNF-38", "CNF-73")
 def test_waiting_for_a_processor_is_no_hang(monkeypatch):
-    assert asked(monkeypatch, [0.5], 0.1) == ({"number": 1}, {})
+    assert asked(monkeypatch, [0.5], 0.1) == {"number": 1}
     assert asked(monkeypatch, [0.0], 0.1) == "no result after 0.1 s"
     assert asked(monkeypatch, [0.02, 0.04], 0.1) == (
         "no result after 0.1 s and another 0.04 s, in which it waited for a processor"
@@ -282,7 +293,7 @@ def test_a_call_may_have_no_limit(here):
 
 def test_an_answer_to_another_request_is_dropped(here):
     one = process.KernelProcess("kernels.py:good", {})
-    one._answers.put(({"number": 1, "findings": []}, {}))
+    one._answers.put({"number": 1, "outcomes": []})
     assert one.outcomes([], 30.0) == []
     assert one._number == 2
     one.close()
@@ -384,3 +395,49 @@ def test_progress_counts_the_step_at_work(monkeypatch, total, shown):
         step("the second")
     assert shown in terminal.getvalue()
     assert ("/" in terminal.getvalue().replace("\x1b", "")) is (total is not None)
+
+
+# Messages
+
+
+def same(one, other):
+    """Return True if two values are equal and of one type, part by part."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if dataclasses.is_dataclass(one):
+        return same(vars(one), vars(other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def sent(message):
+    stream = io.BytesIO()
+    send(stream, message)
+    stream.seek(0)
+    return receive(stream)
+
+
+def test_a_message_holds_what_was_sent():
+    bits, empty = np.arange(6, dtype=np.uint16).reshape(2, 3).view(BF16), np.zeros((0, 4), np.uint8)
+    job = Job({"x": bits, "rows": 2}, {"data": Output((2, 2), "uint8", None, (2, 1)), "values": Output((), "float32")})
+    broken = Finding(FindingKind.INTERNAL, "told", "last lines", ErrorParts("KeyError", "x", "a.py:1"))
+    message = {
+        "jobs": [job],
+        "outcomes": [Outcome(DirectionData(empty, empty, None), None, broken), Outcome(values=bits)],
+        "trial": HugeTrial(job, job, {"data": (empty, empty)}, {"x": Fold(None, 3)}, 2, 3, {4: {"data": empty}}, None),
+        "sweep": (SweepSteps(1, 2, np.arange(3), empty), [SweepPart(0, 1, 2)], {}),
+        "numbers": [1, -1.5, math.inf, True, None, "text"],
+    }
+    assert same(sent(message), message)
+    assert receive(io.BytesIO()) is None
+
+
+def test_a_message_makes_no_other_record():
+    text = json.dumps({"value": ["dict", ["tuple", "x", ["Popen", "true"]]], "arrays": []}).encode()
+    with pytest.raises(KeyError, match="Popen"):
+        receive(io.BytesIO(struct.pack("<Q", len(text)) + text))

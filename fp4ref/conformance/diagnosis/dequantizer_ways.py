@@ -16,7 +16,7 @@ from fp4ref.conformance.mistakes.gathered_rows import EXCHANGES, GATHERS, Gather
 from fp4ref.conformance.mistakes.kernel import Map
 from fp4ref.conformance.mistakes.pitches import BYTE_PITCHES, PITCHES, BytePitch, Pitch, taken_at
 from fp4ref.conformance.mistakes.readers import ScaleReader, scale_readers, unreduced
-from fp4ref.conformance.mistakes.record import NARROW, Slot, cut_bfloat16
+from fp4ref.conformance.mistakes.record import NARROW, Slot, cut_bfloat16, to_float16
 from fp4ref.conformance.subjects.subject import Declaration, poisoned
 from fp4ref.formats import E8M0, Codes, F, Floats
 from fp4ref.layout import Layout, layout
@@ -99,7 +99,7 @@ def _rows(spec: Spec) -> Iterator[Way]:
         of_scales = partial(_other_scales, gather)
         yield Way(f"scales-{gather.name}", Slot.LAYOUT, gather.text("scales"), of_scales, alone=True)
         yield Way(f"codes-{gather.name}", Slot.PACKING, gather.text("codes"), partial(_other_codes, gather), alone=True)
-        of_blocks = partial(_other_scales, partial(_across, gather))
+        of_blocks = partial(_other_scales, partial(gather, axis=1))
         yield Way(f"block-{gather.name}", Slot.LAYOUT, gather.text("scale", "block"), of_blocks, alone=True)
         of_columns = partial(_other_columns, gather)
         text = gather.text("code", "column")
@@ -128,8 +128,7 @@ def _in_grid(gather: Gather, axis: int, case: Case, declared: Declaration, q: Di
     down, across = order.padded(rows, blocks)
     offsets = order.offset(np.arange(down)[:, None], np.arange(across)[None], blocks, rows)
     grid = poisoned(q.scales, declared.scale_layout).reshape(-1)[offsets]
-    moved = gather(grid) if axis == 0 else gather(grid.T).T
-    return q._replace(scales=moved[:rows, :blocks])
+    return q._replace(scales=gather(grid, axis)[:rows, :blocks])
 
 
 def _largest(amax: Floats) -> Floats:
@@ -145,7 +144,7 @@ AFTER: tuple[tuple[str, str, Map], ...] = (
     ("sign-flipped", "values have the opposite sign", np.negative),
     ("zero-positive", "zeros lose their sign", lambda v: v + F(0)),
     ("values-transposed", "values are those of the transposed matrix", lambda v: v.T.reshape(v.shape)),
-    ("values-fp16", "values are rounded to float16 on the way", lambda v: v.astype(np.float16).astype(F)),
+    ("values-fp16", "values are rounded to float16 on the way", to_float16),
     ("values-flush", "subnormal values are 0", lambda v: np.where(np.abs(v) < F(2.0**-126), np.copysign(F(0), v), v)),
     ("values-clamped", "values past the largest float16 are 65504", lambda v: np.clip(v, F(-65504), F(65504))),
     (
@@ -157,10 +156,6 @@ AFTER: tuple[tuple[str, str, Map], ...] = (
 )
 
 
-def _half(v: Floats) -> Floats:
-    return v.astype(np.float16).astype(F)
-
-
 FORMS: tuple[tuple[str, str, Form], ...] = (
     ("q-sg", "element * (scale * global)", inner),
     ("qs-g", "(element * scale) * global", lambda q, s, g: q * s * g),
@@ -168,9 +163,9 @@ FORMS: tuple[tuple[str, str, Form], ...] = (
     ("qs-over", "(element * scale) / (1 / global)", lambda q, s, g: q * s / (F(1) / g)),
     ("q-s-over", "element * (scale / (1 / global))", lambda q, s, g: q * (s / (F(1) / g))),
     ("sg-bf16", "made with scale * global in bfloat16", lambda q, s, g: q * narrow_bfloat16(s * g)),
-    ("sg-fp16", "made with scale * global in float16", lambda q, s, g: q * _half(s * g)),
+    ("sg-fp16", "made with scale * global in float16", lambda q, s, g: q * to_float16(s * g)),
     ("g-bf16", "made with the global scale in bfloat16", lambda q, s, g: q * (s * narrow_bfloat16(g))),
-    ("g-fp16", "made with the global scale in float16", lambda q, s, g: q * (s * _half(g))),
+    ("g-fp16", "made with the global scale in float16", lambda q, s, g: q * (s * to_float16(g))),
     (
         "bf16",
         "made in bfloat16, rounded after each step",
@@ -272,14 +267,10 @@ def _other_codes(
     return q._replace(data=change(q.data))
 
 
-def _across(gather: Gather, scales: Codes) -> Codes:
-    return np.asarray(gather(scales.T).T)
-
-
 def _other_columns(gather: Gather, case: Case, declared: Declaration, q: DirectionData) -> DirectionData:
     columns, form = case.matrix[1], case.spec.element.format
     codes = packing.unpack(q.data, columns, form)
-    return q._replace(data=packing.pack(np.ascontiguousarray(gather(codes.T).T), form))
+    return q._replace(data=packing.pack(gather(codes, 1), form))
 
 
 def _other_amax(other: Map, case: Case, declared: Declaration, q: DirectionData) -> DirectionData:

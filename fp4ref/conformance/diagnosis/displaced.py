@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, Map, Values, over_block, same
-from fp4ref.conformance.mistakes.record import Mistake, Slot, has_global, known
+from fp4ref.conformance.mistakes.elsewhere import exchanged, inside, taken
+from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, Map, Values, after, same
+from fp4ref.conformance.mistakes.maxima_of_blocks import block_of
+from fp4ref.conformance.mistakes.record import Mistake, Slot, has_global, known, several_rows
 from fp4ref.formats import Codec, Codes, Floats
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -38,7 +40,7 @@ def _bytes_elsewhere(width: int) -> Iterator[Mistake]:
     for count in ROWS[:4]:
         for way, sign, step in (("before", "-", count), ("after", "+", -count)):
             text = f"bytes are those of row {sign} {count}, where there is such a row"
-            rows = partial(_within, step)
+            rows = partial(taken, partial(inside, -step), 0)
             yield _mistake(f"bytes-of-row-{count}-{way}-inside", Slot.DIRECTION, text, scales=rows, codes=rows)
     for count in ACROSS:
         for way, sign, step in (("before", "-", count), ("after", "+", -count)):
@@ -47,7 +49,7 @@ def _bytes_elsewhere(width: int) -> Iterator[Mistake]:
             )
     for count in TAILS:
         text = f"bytes are those of the last row of the last whole group of {count} rows, past it"
-        move = partial(_clamped, count, 0)
+        move = partial(taken, partial(_clamped, count), 0)
         yield _mistake(f"bytes-clamped-{count}", Slot.DIRECTION, text, scales=move, codes=move)
 
 
@@ -56,7 +58,7 @@ def _codes_elsewhere() -> Iterator[Mistake]:
     for axis, word, counts in ((0, "row", ROWS), (1, "column", COLUMNS)):
         for count in TAILS:
             text = f"codes are those of the last {word} of the last whole group of {count} {word}s, past it"
-            yield recoded(f"codes-{word}-clamped-{count}", text, partial(_clamped, count, axis))
+            yield recoded(f"codes-{word}-clamped-{count}", text, partial(taken, partial(_clamped, count), axis))
         for count in counts:
             for way, sign, step in (("before", "-", count), ("after", "+", -count)):
                 yield _moved(
@@ -69,14 +71,14 @@ def scales_elsewhere() -> Iterator[Mistake]:
     for axis, word, bytes_ in ((0, "row", "rows of scale bytes"), (1, "block", "scale bytes along a row")):
         for count in TAILS if axis == 0 else TAILS[:3]:
             text = f"the scale bytes are those of the last {word} of the last whole group of {count} {word}s, past it"
-            move = partial(_clamped, count, axis)
+            move = partial(taken, partial(_clamped, count), axis)
             yield _mistake(f"scales-of-{word}-clamped-{count}", Slot.LAYOUT, text, scales=move)
         for count in ROWS if axis == 0 else ACROSS:
             for way, sign, step in (("before", "-", count), ("after", "+", -count)):
                 name, text = f"scales-of-{word}-{count}-{way}", f"the scale bytes are those of {word} {sign} {count}"
                 yield _mistake(name, Slot.LAYOUT, text, scales=partial(np.roll, shift=step, axis=axis))
                 text += f", where there is such a {word}"
-                yield _mistake(f"{name}-inside", Slot.LAYOUT, text, scales=partial(_within, step, axis=axis))
+                yield _mistake(f"{name}-inside", Slot.LAYOUT, text, scales=partial(taken, partial(inside, -step), axis))
         for mask in MASKS if axis == 0 else MASKS[:8]:
             pair = "2i and 2i + 1" if mask == 1 else f"i and i ^ {mask}"
             for name, text, kept in (("", "", True), ("-zero", "; 0 where there is none", False)):
@@ -84,9 +86,9 @@ def scales_elsewhere() -> Iterator[Mistake]:
                     f"scales-of-{word}-xor-{mask}{name}",
                     Slot.LAYOUT,
                     f"{bytes_} {pair} are exchanged{text}",
-                    scales=partial(exchanged, mask, axis, kept),
+                    scales=partial(swapped, mask, axis, kept),
                 )
-                yield moved if kept else replace(moved, grid=partial(exchanged, mask, axis, True))
+                yield moved if kept else replace(moved, grid=partial(swapped, mask, axis, True))
 
 
 def scales_used_elsewhere() -> Iterator[Mistake]:
@@ -95,7 +97,7 @@ def scales_used_elsewhere() -> Iterator[Mistake]:
         for count in counts:
             for way, sign, step in (("before", "-", count), ("after", "+", -count)):
                 text = f"elements are scaled with the scale of {word} {sign} {count}; the scale bytes are right"
-                used = partial(_within, step, axis=axis)
+                used = partial(taken, partial(inside, -step), axis)
                 name = f"encode-of-{short}-{count}-{way}"
                 yield known(Slot.ENCODE, name, text, used_scale=used, whole=True)
 
@@ -113,12 +115,7 @@ def maxima_of_some_rows() -> Iterator[Mistake]:
     """Yield the maxima of squares that see some of their rows."""
     for name, words, chosen in SEEN_ROWS:
         text = f"block maxima are those of {words}"
-        seen = partial(_largest_of, chosen)
-        yield known(Slot.BLOCK, f"block-rows-{name}", text, lambda kernel: kernel.block.rows > 1, block_amax=seen)
-
-
-def _largest_of(chosen: Callable[[Floats], Floats], blocks: Floats, keep_nan: bool) -> Floats:
-    return over_block(chosen(blocks), keep_nan)
+        yield known(Slot.BLOCK, f"block-rows-{name}", text, several_rows, block_amax=block_of(chosen))
 
 
 def rows_read() -> Iterator[Mistake]:
@@ -180,7 +177,7 @@ def _later(mistake: Mistake, maxima: bool, elements: bool, kernel: Kernel) -> Ke
         return changed.but(amax=partial(_untouched, kernel.amax, kernel.transform)) if maxima and elements else None
     if kernel.transform is not None or changed.values is kernel.values:
         return None
-    done = partial(done_after, kernel.quantized, changed.values)
+    done = after(kernel.quantized, changed.values)
     if not maxima:
         return kernel.but(elements=done, whole=changed.whole)
     return kernel.but(quantized=done, elements=None if elements else kernel.quantized, whole=changed.whole)
@@ -195,18 +192,9 @@ def _untouched(
     return amax(right, keep_nan, by_row)
 
 
-def _within(by: int, codes: Codes, axis: int = 0) -> Codes:
-    """Return the rows, or columns, `by` before; one without such keeps its own."""
-    own = np.arange(codes.shape[axis])
-    other = own - by
-    return np.take(codes, np.where((other >= 0) & (other < len(own)), other, own), axis)
-
-
-def _clamped(size: int, axis: int, codes: Codes) -> Codes:
-    """Return the rows, or columns, of which those past the last whole group are the last one of it."""
-    own = np.arange(codes.shape[axis])
-    last = len(own) // size * size - 1
-    return np.take(codes, np.minimum(own, last), axis) if last >= 0 else codes
+def _clamped(size: int, index: Any, count: int) -> Any:
+    """Return the indices; past the last whole group, the last one of it."""
+    return index if count < size else np.minimum(index, count // size * size - 1)
 
 
 def _moved(name: str, text: str, axis: int, scales: int, codes: int) -> Mistake:
@@ -217,12 +205,10 @@ def _moved(name: str, text: str, axis: int, scales: int, codes: int) -> Mistake:
     )
 
 
-def exchanged(mask: int, axis: int, kept: bool, scales: Codes) -> Codes:
+def swapped(mask: int, axis: int, kept: bool, scales: Codes) -> Codes:
     """Return the bytes of index ^ mask. kept: one without such keeps its own; it has 0 otherwise."""
-    index = np.arange(scales.shape[axis])
-    other = index ^ mask
-    there = other < len(index)
-    found = np.take(scales, np.where(there, other, index), axis=axis)
+    found = taken(partial(exchanged, mask), axis, scales)
+    there = np.arange(scales.shape[axis]) ^ mask < scales.shape[axis]
     return found if kept else np.where(np.expand_dims(there, 1 - axis), found, np.uint8(0))
 
 
@@ -270,17 +256,12 @@ def _mistake(
 
     def apply(kernel: Kernel) -> Kernel | None:
         return kernel.but(
-            scales=kernel.scales if scales is None else partial(done_after, kernel.scales, scales),
-            codes=kernel.codes if codes is None else partial(done_after, kernel.codes, codes),
+            scales=kernel.scales if scales is None else after(kernel.scales, scales),
+            codes=kernel.codes if codes is None else after(kernel.codes, codes),
             whole=kernel.whole or whole,
         )
 
     return Mistake(name, stage, text, apply)
-
-
-def done_after(before: Callable[[Any], Any], then: Callable[[Any], Any], values: Any) -> Any:
-    """Return the result of two functions, one after the other."""
-    return then(before(values))
 
 
 def _constant(value: int, codes: Codes) -> Codes:

@@ -32,13 +32,13 @@ from fp4ref.conformance.diagnosis.measured.dequantizer import (
 from fp4ref.conformance.diagnosis.placed_operations import KnownOperation, in_places
 from fp4ref.conformance.diagnosis.session import KEPT
 from fp4ref.conformance.families import Case, cases
+from fp4ref.conformance.judge.result_stages import differing
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import Kernel, Map, Turn, kernel_of
 from fp4ref.conformance.mistakes.places import EVERYWHERE, Place
 from fp4ref.conformance.mistakes.record import Cause, Mistake, Slot
 from fp4ref.conformance.mistakes.transforms import MATRIX
 from fp4ref.conformance.subjects.subject import Declaration, expected_values, golden, signs, transform_input
-from fp4ref.formats import F
 from fp4ref.layout import layout
 from fp4ref.model.tiles import widen
 from fp4ref.spec import Hadamard, Spec
@@ -81,7 +81,7 @@ def diagnose_operation(
         explanations=told,
         first_stage=told[0].stage if told else stage,
         complete=bool(told) or complete,
-        place="" if told else _place(ordered, marks),
+        place="" if told else _likely_place(ordered, marks).text,
     )
 
 
@@ -101,13 +101,9 @@ def _search(declared: Declaration, results: Sequence[Result], tick: Deadline) ->
     for alternatives in SEARCHES[declared.operation](declared, results, tick):
         known = list(alternatives) if first else alternatives
         count = 0
-        for item in known:
-            tick()
-            if _explains(item, declared, results, tick):
-                count += 1
-                yield Explanation(item.names, item.stage.value, item.text, causes=item.causes)
-            if count >= KEPT:
-                break
+        for told in itertools.islice(_explaining(known, declared, results, tick), KEPT):
+            count += 1
+            yield told
         if not count and first:
             everywhere = list(_measured_everywhere(declared, results, tick))
             yield from everywhere
@@ -125,9 +121,7 @@ def _search(declared: Declaration, results: Sequence[Result], tick: Deadline) ->
 def _measured_everywhere(declared: Declaration, results: Sequence[Result], tick: Deadline) -> Iterator[Explanation]:
     """Yield what is measured of a dequantizer's values and explains all, before a known mistake in one place."""
     if declared.operation == "dequantize":
-        for item in _measured_values(declared, results, [()], tick):
-            if _explains(item, declared, results, tick):
-                yield Explanation(item.names, item.stage.value, item.text, causes=item.causes)
+        yield from _explaining(_measured_values(declared, results, [()], tick), declared, results, tick)
 
 
 def _measured_inside(declared: Declaration, results: Sequence[Result], tick: Deadline) -> Iterator[KnownOperation]:
@@ -160,14 +154,7 @@ def equal(declared: Declaration, case: Case, got: Values, wanted: Values) -> Boo
     if declared.operation == "to_layout":
         shape = case.matrix[0], -(-case.matrix[1] // case.spec.block.columns)
         return np.asarray((got == wanted) | ~layout(declared.scale_layout).compared(*shape))
-    kind = f"u{wanted.dtype.itemsize}"
-    both_nan = np.isnan(got.astype(F)) & np.isnan(wanted.astype(F))
-    return np.asarray((got.view(kind) == wanted.view(kind)) | both_nan)
-
-
-def _place(results: Sequence[Result], marks: Sequence[Bools]) -> str:
-    """Return where everything that differs is, in words. Rules: CNF-44."""
-    return _likely_place(results, marks).text
+    return ~differing(got, wanted)
 
 
 def _likely_place(results: Sequence[Result], marks: Sequence[Bools]) -> Place:
@@ -181,6 +168,16 @@ def _likely_place(results: Sequence[Result], marks: Sequence[Bools]) -> Place:
         starts = range(0, wrong.shape[1], case.spec.block.columns)
         seen.append((case, np.logical_or.reduceat(wrong, starts, axis=1)))
     return confined(seen, results[0][0].spec.block.columns) if seen else EVERYWHERE
+
+
+def _explaining(
+    known: Iterable[KnownOperation], declared: Declaration, results: Sequence[Result], tick: Deadline
+) -> Iterator[Explanation]:
+    """Yield the mistakes that explain everything."""
+    for item in known:
+        tick()
+        if _explains(item, declared, results, tick):
+            yield item.explanation
 
 
 def _explains(known: KnownOperation, declared: Declaration, results: Sequence[Result], tick: Deadline) -> bool:
@@ -204,16 +201,9 @@ def _dequantizers(
     yield (_ways(way) for way in measured_orders(declared, _ticked(results, tick)))
     yield (_ways(way) for way in swizzled_reads(declared, results))
     known = [way for way in known if not way.alone]
-    yield (_ways(*sorted(pair, key=_order)) for pair in itertools.combinations(known, 2) if _apart(*pair))
+    pairs = (sorted(pair, key=lambda way: ORDER.index(way.stage)) for pair in itertools.combinations(known, 2))
+    yield (_ways(one, other) for one, other in pairs if one.stage is not other.stage)
     yield _measured_values(declared, results, [(way,) for way in known if way.inputs is not None], tick)
-
-
-def _apart(one: Way, other: Way) -> bool:
-    return one.stage is not other.stage
-
-
-def _order(way: Way) -> int:
-    return ORDER.index(way.stage)
 
 
 def _ways(*several: Way) -> KnownOperation:

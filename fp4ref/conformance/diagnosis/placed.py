@@ -116,7 +116,7 @@ class PlacedSearch:
             place = search.place_of(self.base.but(mistake))
             if place is None or not place.predicates:
                 continue
-            hypothesis = self.base.but(mistake.before_maxima(place))
+            hypothesis = self.base.but(mistake.at(place, "placed_values"))
             if hypothesis is not None and all(hypothesis.explains(item, self.tier) for item in self.items):
                 yield hypothesis
 

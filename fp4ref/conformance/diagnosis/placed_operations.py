@@ -37,6 +37,11 @@ class KnownOperation(NamedTuple):
     made: Callable[[Case, Declaration], Values | None]
     causes: tuple[Cause, ...] = ()
 
+    @property
+    def explanation(self) -> Explanation:
+        """The mistakes as an explanation of everything."""
+        return Explanation(self.names, self.stage.value, self.text, causes=self.causes)
+
 
 def in_places(
     declared: Declaration, results: Sequence[Result], known: Sequence[KnownOperation], tick: Callable[[], None]

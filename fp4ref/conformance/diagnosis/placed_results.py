@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from fp4ref.conformance.diagnosis.explanations import Explanation
 from fp4ref.conformance.diagnosis.likely_place import confined
 from fp4ref.conformance.diagnosis.place_rounds import Bools, Marked, drawn, learnt
+from fp4ref.conformance.judge.result_stages import differing
 from fp4ref.conformance.mistakes.places import Place, PlaceAxis, Tensor, Units, units_of
 from fp4ref.conformance.mistakes.record import Cause
-from fp4ref.formats import F
 
 Values = NDArray[Any]
 KEPT = 6  # possible mistakes whose place is learnt
@@ -89,6 +89,11 @@ class KnownResult(NamedTuple):
     own: PlaceAxis | None = None
     causes: tuple[Cause, ...] = ()
 
+    def explanation(self, place: str = "") -> Explanation:
+        """Return it as an explanation of everything, which may hold in a place only."""
+        text = f"{self.text}, {place}" if place else self.text
+        return Explanation(self.names, self.stage, text, place=place, causes=self.causes)
+
     def foreign(self, place: Place) -> bool:
         """Return True if a place is about another coordinate."""
         axes = {predicate.axis for predicate in place.predicates if not predicate.about_tensor}
@@ -119,16 +124,12 @@ def explained(
         elif len(somewhere) < KEPT and not everywhere:
             somewhere.append((mistake, marked))
     if everywhere:
-        return [
-            Explanation(mistake.names, mistake.stage, mistake.text, causes=mistake.causes) for mistake in everywhere
-        ]
+        return [mistake.explanation() for mistake in everywhere]
     found: list[tuple[float, bool, int, Explanation]] = []
     for number, (mistake, marked) in enumerate(somewhere):
         place = learnt(marked, tick, by_element=by_element)
         if place is not None and place.predicates:
-            text = f"{mistake.text}, {place.text}"
-            told = Explanation(mistake.names, mistake.stage, text, place=place.text, causes=mistake.causes)
-            found.append((place.bits, mistake.foreign(place), number, told))
+            found.append((place.bits, mistake.foreign(place), number, mistake.explanation(place.text)))
     if not found:
         found = [(0.0, False, n, one) for n, one in enumerate(_in_some_cases(len(sites), somewhere))]
     return [item for *_, item in sorted(found, key=lambda each: each[:3])]
@@ -139,10 +140,7 @@ def _in_some_cases(count: int, somewhere: Sequence[tuple[KnownResult, list[Marke
     for mistake, marked in somewhere:
         inside = sum(bool(own.any()) for _, own, _ in marked)
         if not any(own.any() and outside.any() for _, own, outside in marked):
-            place = f"in {inside} of {count} cases only"
-            yield Explanation(
-                mistake.names, mistake.stage, f"{mistake.text}, {place}", place=place, causes=mistake.causes
-            )
+            yield mistake.explanation(f"in {inside} of {count} cases only")
 
 
 def _marked(sites: Sequence[ResultSite], mistake: KnownResult, tick: Callable[[], None]) -> list[Marked] | None:
@@ -167,8 +165,4 @@ def place_of(sites: Sequence[ResultSite]) -> str:
 
 def same(one: Values, other: Values) -> Bools:
     """Return where bits are equal; all NaN are one. Rules: CNF-1."""
-    if one.dtype == np.uint8:
-        return np.asarray(one == other)
-    kind = f"u{one.dtype.itemsize}"
-    both_nan = np.isnan(one.astype(F)) & np.isnan(other.astype(F))
-    return np.asarray((one.view(kind) == other.view(kind)) | both_nan)
+    return np.asarray(one == other if one.dtype == np.uint8 else ~differing(one, other))

@@ -7,8 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from fp4ref.conformance.diagnosis.displaced import done_after, exchanged, recoded
-from fp4ref.conformance.mistakes.kernel import Codes2, Kernel
+from fp4ref.conformance.diagnosis.displaced import recoded
+from fp4ref.conformance.mistakes.elsewhere import exchanged, taken
+from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, after
 from fp4ref.conformance.mistakes.record import Mistake, Slot
 from fp4ref.formats import Codes
 
@@ -30,7 +31,7 @@ def codes_turned() -> Iterator[Mistake]:
     for text, name, move in (
         ("column - 1", "before", partial(np.roll, shift=1, axis=1)),
         ("column + 1", "after", partial(np.roll, shift=-1, axis=1)),
-        *((f"column ^ {n}", f"xor-{n}", partial(exchanged, n, 1, True)) for n in GROUPS_OF_SIGNS),
+        *((f"column ^ {n}", f"xor-{n}", partial(taken, partial(exchanged, n), 1)) for n in GROUPS_OF_SIGNS),
     ):
         apply = partial(_signed_as, move)
         yield Mistake(f"codes-sign-{name}", Slot.SIGN, f"elements have the sign of that in {text}", apply)
@@ -58,13 +59,13 @@ def _signed_as(move: Codes2, kernel: Kernel) -> Kernel:
     def signed(codes: Codes) -> Codes:
         return np.asarray((codes & ~np.uint8(sign)) | (move(codes) & np.uint8(sign)))
 
-    return kernel.but(codes=partial(done_after, kernel.codes, signed), whole=True)
+    return kernel.but(codes=after(kernel.codes, signed), whole=True)
 
 
 def _repacked(write: Codes2, kernel: Kernel) -> Kernel | None:
     """Return a kernel of 6-bit codes that writes a row's bytes in another way. write: of codes, read as declared."""
     six = kernel.spec.element.format.bits == SIX
-    return kernel.but(codes=partial(done_after, kernel.codes, write)) if six else None
+    return kernel.but(codes=after(kernel.codes, write)) if six else None
 
 
 def _high_first(codes: Codes) -> Codes:

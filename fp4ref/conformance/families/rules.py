@@ -9,53 +9,21 @@ from fp4ref.rules import prefix_of
 from fp4ref.spec import Granularity, Spec
 from fp4ref.specs import OWN
 
-NEAREST = {
-    "e2m1": "E2M1-3",
-    "e4m3": "E4M3-2",
-    "e5m2": "E5M2-2",
-    "e2m3": "E2M3-2",
-    "e3m2": "E3M2-2",
-    "int8": "INT8-2",
-    "ue4m3": "UE4M3-2",
-    "ue5m3": "UE5M3-2",
+# The rules of a format: on the values of its codes, on rounding, on saturation, on NaN, on the sign of a zero
+OF_FORMAT: dict[str, tuple[str, ...]] = {
+    "e2m1": ("E2M1-1", "E2M1-3", "E2M1-4", "E2M1-5", "E2M1-2"),
+    "e4m3": ("E4M3-1", "E4M3-2", "E4M3-3", "E4M3-4", "E4M3-6"),
+    "e5m2": ("E5M2-1", "E5M2-2", "E5M2-3", "E5M2-4", "E5M2-6"),
+    "e2m3": ("E2M3-1", "E2M3-2", "E2M3-3", "E2M3-4", "E2M3-5"),
+    "e3m2": ("E3M2-1", "E3M2-2", "E3M2-3", "E3M2-4", "E3M2-5"),
+    "int8": ("INT8-1", "INT8-2", "INT8-3", "INT8-4", "INT8-5"),
+    "ue4m3": ("UE4M3-1", "UE4M3-2", "UE4M3-2"),
+    "ue5m3": ("UE5M3-1", "UE5M3-2", "UE5M3-3"),
+    "e8m0": ("E8M0-4",),
 }
-SATURATES = {
-    "e2m1": "E2M1-4",
-    "e4m3": "E4M3-3",
-    "e5m2": "E5M2-3",
-    "e2m3": "E2M3-3",
-    "e3m2": "E3M2-3",
-    "int8": "INT8-3",
-    "ue4m3": "UE4M3-2",
-    "ue5m3": "UE5M3-3",
-}
-NOT_A_NUMBER = {
-    "e2m1": "E2M1-5",
-    "e4m3": "E4M3-4",
-    "e5m2": "E5M2-4",
-    "e2m3": "E2M3-4",
-    "e3m2": "E3M2-4",
-    "int8": "INT8-4",
-}
-KEEPS_SIGN = {
-    "e2m1": "E2M1-2",
-    "e4m3": "E4M3-6",
-    "e5m2": "E5M2-6",
-    "e2m3": "E2M3-5",
-    "e3m2": "E3M2-5",
-    "int8": "INT8-5",
-}
-VALUES = {
-    "e2m1": "E2M1-1",
-    "e4m3": "E4M3-1",
-    "e5m2": "E5M2-1",
-    "e2m3": "E2M3-1",
-    "e3m2": "E3M2-1",
-    "e8m0": "E8M0-4",
-    "int8": "INT8-1",
-    "ue4m3": "UE4M3-1",
-    "ue5m3": "UE5M3-1",
-}
+VALUES, NEAREST, SATURATES, NOT_A_NUMBER, KEEPS_SIGN = (
+    {form: rules[column] for form, rules in OF_FORMAT.items() if len(rules) > column} for column in range(5)
+)
 PACKED = {4: "PACK-1", 6: "PACK-4", 8: "PACK-3"}  # the rule of a width
 SPARE = {4: "PACK-2", 6: "PACK-5"}  # the rule of bits that no code takes; codes of 8 bits leave none
 

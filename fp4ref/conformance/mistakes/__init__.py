@@ -20,7 +20,7 @@ from fp4ref.conformance.mistakes.pitches import pitches
 from fp4ref.conformance.mistakes.randomness import randomness
 from fp4ref.conformance.mistakes.readers import scale_readers
 from fp4ref.conformance.mistakes.record import Mistake, Slot, collect, known
-from fp4ref.conformance.mistakes.scale_codecs import scale_codec
+from fp4ref.conformance.mistakes.scale_codecs import SCALE_CODECS
 from fp4ref.conformance.mistakes.scale_places import misplaced, squares
 from fp4ref.conformance.mistakes.scales import block_scale
 from fp4ref.conformance.mistakes.sides import CaseLike, Exhibit
@@ -38,7 +38,7 @@ OWN = collect(
     limited_quotients(),
     block_scale(),
     global_scale(),
-    scale_codec(),
+    SCALE_CODECS,
     TENSOR_MAXIMA,
     BLOCK_MAXIMA,
     partial_blocks(),

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.mistakes.choices import search, search_of
-from fp4ref.conformance.mistakes.kernel import Kernel
+from fp4ref.conformance.mistakes.elsewhere import IndexMap, first_of, inside, taken
+from fp4ref.conformance.mistakes.kernel import Kernel, after, smaller
 from fp4ref.conformance.mistakes.record import collect, of, searches
 from fp4ref.formats import F, Floats
 
@@ -47,23 +48,16 @@ def _together(count: int, second: Floats, first: Floats) -> Any:
     return sums[0] < sums[1]
 
 
-def _taken(step: int, second: Floats, first: Floats) -> Any:
-    """Return the choice that the block `step` further on makes; where there is none, its own."""
-    across = first.shape[1]
-    other = np.arange(across) + step
-    return (second < first)[:, np.where((other >= 0) & (other < across), other, np.arange(across))]
-
-
-def _of_first(count: int, second: Floats, first: Floats) -> Any:
-    return (second < first)[:, np.arange(first.shape[1]) // count * count]
-
-
+# (name, text, blocks that choose for others)
+LEADING: tuple[tuple[str, str, IndexMap], ...] = (
+    *((f"first-of-{n}", f"the first of {n} blocks chooses for all of them", partial(first_of, n)) for n in (2, 4, 8)),
+    ("before", "each block takes the choice of the block before", partial(inside, -1)),
+    ("after", "each block takes the choice of the next block", partial(inside, 1)),
+)
 SHARED: tuple[tuple[str, str, Any], ...] = (
     *((f"of-{n}", f"{n} neighbouring blocks choose together", partial(_together, n)) for n in (2, 4, 8)),
     ("of-row", "all blocks of a row choose together", partial(_together, 0)),
-    *((f"first-of-{n}", f"the first of {n} blocks chooses for all of them", partial(_of_first, n)) for n in (2, 4, 8)),
-    ("before", "each block takes the choice of the block before", partial(_taken, -1)),
-    ("after", "each block takes the choice of the next block", partial(_taken, 1)),
+    *((name, text, after(smaller, partial(taken, order, 1))) for name, text, order in LEADING),
 )
 CHOSEN = tuple(
     search(f"search-{name}", f"4over6: {text}", searches, alone=True, second=second, whole=True)

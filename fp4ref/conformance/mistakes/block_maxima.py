@@ -9,7 +9,7 @@ import numpy as np
 
 from fp4ref.arithmetic import FLT_MAX, SIXTH
 from fp4ref.conformance.mistakes.inputs import TINY
-from fp4ref.conformance.mistakes.kernel import Kernel
+from fp4ref.conformance.mistakes.kernel import after, over_block
 from fp4ref.conformance.mistakes.maxima_of_blocks import (
     absolute_block,
     averaged,
@@ -26,7 +26,7 @@ from fp4ref.conformance.mistakes.maxima_of_blocks import (
     shifted,
 )
 from fp4ref.conformance.mistakes.parts_of_blocks import OF_PARTS, OF_PARTS_DOWN
-from fp4ref.conformance.mistakes.record import NARROW, Mistake, Slot, collect, known, nv
+from fp4ref.conformance.mistakes.record import NARROW, Mistake, Slot, collect, known, nv, one_row, several_rows
 from fp4ref.conformance.mistakes.tensor_maxima import FLOORS
 from fp4ref.formats import F, Floats
 from fp4ref.model.quantize import largest
@@ -62,18 +62,6 @@ PARTS: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
 
 block = partial(known, Slot.BLOCK)
 CUT = ("BLK-1", "BLK-7")  # the rules that blocks of another size break
-
-
-def _one_row(kernel: Kernel) -> bool:
-    return kernel.block.rows == 1
-
-
-def _squares(kernel: Kernel) -> bool:
-    return kernel.block.rows > 1
-
-
-def _after(change: Callable[[Floats], Floats], blocks: Floats, keep_nan: bool) -> Floats:
-    return change(largest(blocks, (2, 3), keep_nan))
 
 
 OTHER_VALUES = (
@@ -129,7 +117,7 @@ def _larger(factor: int) -> Iterator[Mistake]:
     yield block(
         f"block-{factor}-down",
         f"{factor} neighbouring blocks of a column share their scale (blocks that much higher)",
-        _squares,
+        several_rows,
         breaks=CUT,
         block_amax=grouped(factor, 1),
         whole=True,
@@ -141,7 +129,7 @@ OTHER_SHAPES = (
         block(
             f"block-{rows}-rows",
             f"the blocks of {rows} rows share their scale (2-D blocks instead of 1-D)",
-            _one_row,
+            one_row,
             block_amax=grouped(rows, 1),
             whole=True,
         )
@@ -150,19 +138,19 @@ OTHER_SHAPES = (
     block(
         "block-one-row",
         "each row of a block has its own scale (1-D blocks instead of 2-D)",
-        _squares,
+        several_rows,
         block_amax=lambda blocks, keep_nan: largest(blocks, (3,), keep_nan),
     ),
     block(
         "block-top-row",
         "block maxima are those of the first row of the block",
-        _squares,
+        several_rows,
         block_amax=block_of(lambda b: b[:, :, :1]),
     ),
     block(
         "block-one-column",
         "block maxima are those of the first column of the block",
-        _squares,
+        several_rows,
         block_amax=block_of(lambda b: b[..., :1]),
     ),
 )
@@ -174,7 +162,7 @@ OF_OTHERS = (
         block(
             f"block-{name}",
             f"the maximum is that of the {words}",
-            block_amax=partial(_after, partial(shifted, down, across)),
+            block_amax=after(over_block, partial(shifted, down, across)),
             whole=True,
         )
         for name, words, down, across in (
@@ -201,7 +189,7 @@ OF_OTHERS = (
 )
 
 ROUNDED = tuple(
-    block(f"block-amax-{name}", f"block maxima are {text}", block_amax=partial(_after, narrow))
+    block(f"block-amax-{name}", f"block maxima are {text}", block_amax=after(over_block, narrow))
     for name, text, narrow in NARROW
 )
 
@@ -213,7 +201,7 @@ def _floored(floor: float) -> Iterator[Mistake]:
         ("floor", f"block maxima are clamped below at {floor:.3g}", np.maximum),
         ("plus", f"{floor:.3g} is added to block maxima", np.add),
     ):
-        yield block(f"block-{way}-{name}", text, special=True, block_amax=partial(_after, partial(change, least)))
+        yield block(f"block-{way}-{name}", text, special=True, block_amax=after(over_block, partial(change, least)))
 
 
 FROM_THE_FIRST = "block maxima start with the first element"
@@ -266,7 +254,7 @@ REPLACED = (
             f"block-zero-{name}",
             f"a block maximum of 0 is replaced by {value:.3g}",
             special=True,
-            block_amax=partial(_after, partial(no_zero, F(value))),
+            block_amax=after(over_block, partial(no_zero, F(value))),
         )
         for name, value in (("one", 1.0), ("tiny", float(TINY)))
     ),

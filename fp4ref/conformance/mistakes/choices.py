@@ -116,10 +116,6 @@ def _from_byte(kernel: Kernel) -> Any:
     return lambda t, amax, g: (t, codec.decode(codec.encode(t)) * F(1.5))
 
 
-def _other_top(top: float, kernel: Kernel) -> bool:
-    return kernel.search is not None and kernel.search.scale_max != top
-
-
 search = partial(known, Slot.SEARCH)
 
 NARROWED = tuple(
@@ -231,7 +227,7 @@ LARGEST_SCALES = tuple(
     search(
         f"search-max-{top:g}",
         f"4over6 makes the largest scale {top:g}",
-        partial(_other_top, top),
+        partial(lambda top, kernel: kernel.search is not None and kernel.search.scale_max != top, top),
         constants=partial(lambda t, k: k._replace(scale_max=t), F(top)),
     )
     for top in (448.0, 256.0)

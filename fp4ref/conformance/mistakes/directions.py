@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.mistakes.kernel import BothDirections, Kernel, Map, ScaleSide, same
-from fp4ref.conformance.mistakes.record import Mistake, Slot, by_row, known, of, stochastic, to_bfloat16, turns
+from fp4ref.conformance.mistakes.record import Mistake, Slot, by_row, known, of, one_row, stochastic, to_bfloat16, turns
 from fp4ref.conformance.mistakes.sides import code_side
 from fp4ref.formats import Codes
 from fp4ref.model import dequantize as model_dequantize
@@ -66,7 +66,7 @@ TAKEN: tuple[tuple[str, str, ScalesAt], ...] = (
 
 
 def _one_direction(kernel: Kernel) -> bool:
-    return kernel.block.rows == 1 and not by_row(kernel)
+    return one_row(kernel) and not by_row(kernel)
 
 
 def directions() -> Iterator[Mistake]:

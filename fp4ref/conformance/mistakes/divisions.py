@@ -31,7 +31,7 @@ from fp4ref.conformance.mistakes.record import (
     to_float16,
 )
 from fp4ref.conformance.mistakes.scales import DECODED_ELEMENTS
-from fp4ref.formats import E4M3, E5M2, Codec, F, Floats, Format
+from fp4ref.formats import E4M3, E5M2, Codec, F, Floats
 from fp4ref.reciprocal import reciprocal_approx
 
 TINY = np.finfo(F).tiny
@@ -62,10 +62,6 @@ def _zeros_alone(scaled: ElementForm, x: Floats, s: Floats, g: Floats, k: ar.Con
     return np.where(largest == 0, F(0), np.asarray(scaled(x, s, g, k), F))
 
 
-def _own_global(form: Any, g: Floats, amax: Floats, k: ar.Constants) -> Floats:
-    return np.asarray(guarded(form)(amax, k), F)
-
-
 UNFIT = (
     ("zero", "elements are 0 where the scale byte is 0", lambda x, s: s == 0, 0.0),
     ("one", "elements are not divided where the scale byte is 0", lambda x, s: s == 0, None),
@@ -73,16 +69,8 @@ UNFIT = (
 )
 
 
-def _other_format(form: Format, kernel: Kernel) -> bool:
-    return kernel.codec.format is not form
-
-
 def _through(codec: Codec, y: Floats) -> Floats:
     return codec.decode(codec.encode(y)) * np.where(np.isnan(y), F(np.nan), F(1))
-
-
-def _narrowed(kernel: Kernel) -> ElementForm:
-    return lambda x, s, g, k: k.narrow(kernel.scaled(x, s, g, k))
 
 
 def _one_level(kernel: Kernel) -> bool:
@@ -124,7 +112,7 @@ OTHER_GLOBALS = (
             f"encode-global-{name}",
             f"where elements are divided, {text}",
             nv,
-            element_global=partial(_own_global, form),
+            element_global=partial(lambda form, g, amax, k: np.asarray(guarded(form)(amax, k), F), form),
         )
         for name, text, form in GLOBALS
     ),
@@ -235,7 +223,7 @@ ROUNDED_TWICE = (
         encode(
             f"element-through-{wider.name}",
             f"scaled elements are rounded to {wider.name.upper()} before their codec (double rounding)",
-            partial(_other_format, wider),
+            partial(lambda form, kernel: kernel.codec.format is not form, wider),
             value=partial(_through, Codec(format=wider, nan=(0x7F, 0x7F))),
         )
         for wider in (E4M3, E5M2)
@@ -264,7 +252,7 @@ DIVISIONS = collect(
             "encode-result-narrow",
             "scaled elements are rounded to the input's type",
             breaks=("BLK-5",),
-            scaled=of(_narrowed),
+            scaled=of(lambda kernel: lambda x, s, g, k: k.narrow(kernel.scaled(x, s, g, k))),
         )
     ],
     OTHER_GLOBALS,

@@ -9,11 +9,11 @@ from functools import partial
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.kernel import Kernel, Map
+from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import Slot, both, collect, e2m1, eight_bit, known, of, other_than, stochastic
 from fp4ref.conformance.mistakes.rounding_words import ROUNDINGS
 from fp4ref.conformance.mistakes.scales import E4M3_FNUZ
-from fp4ref.conformance.mistakes.signs import nans, signs, with_codec
+from fp4ref.conformance.mistakes.signs import NANS, SIGNS, other_codec
 from fp4ref.formats import E2M1, E4M3, E5M2, Codec, Codes, F, Floats, Format, Rounding, grid
 
 E1M2 = Format("e1m2", exponent_bits=1, mantissa_bits=2, bias=1, codes=8)
@@ -94,10 +94,6 @@ def _flushed_below(kernel: Kernel) -> Callable[[Floats], Floats]:
     return lambda y: np.where(np.abs(y) < smallest, np.copysign(F(0), y), y)
 
 
-def _not_infinite(value: Map, y: Floats) -> Floats:
-    return value(np.where(np.isinf(y), F(np.nan), y))
-
-
 def _lift_codes(kernel: Kernel) -> Callable[[Codes], Codes]:
     form = kernel.codec.format
     first, low = 1 << form.mantissa_bits, form.sign_bit - 1
@@ -126,7 +122,7 @@ ROUNDED = tuple(
         f"element-{words.rounding}",
         words.of("elements", "are"),
         other_than("codec", "rounding", words.rounding),
-        codec=of(partial(with_codec, rounding=words.rounding)),
+        codec=other_codec(rounding=words.rounding),
     )
     for words in ROUNDINGS
 )
@@ -169,7 +165,7 @@ SATURATION = (
             f"element-overflow-{code}",
             f"magnitudes past 6 become code {code}{' (-0)' if code == 8 else ''} instead of saturating",
             e2m1,
-            codec=of(partial(with_codec, overflow=code)),
+            codec=other_codec(overflow=code),
         )
         for code in (0, 1, 2, 3, 4, 5, 6, 8)
     ),
@@ -178,20 +174,20 @@ SATURATION = (
         "element-overflow-nan",
         "magnitudes past the largest become NaN (0x7F) instead of saturating",
         eight_bit,
-        codec=of(partial(with_codec, overflow=0x7F)),
+        codec=other_codec(overflow=0x7F),
     ),
     known(
         Slot.CODE,
         "element-infinite-nan",
         "infinite elements become NaN instead of saturating",
         special=True,
-        value=of(lambda kernel: partial(_not_infinite, kernel.value)),
+        value=of(lambda kernel: partial(lambda value, y: value(np.where(np.isinf(y), F(np.nan), y)), kernel.value)),
     ),
     element(
         "element-overflow-inf",
         "magnitudes past the largest become infinity (0x7C) instead of saturating",
         _e5m2,
-        codec=of(partial(with_codec, overflow=0x7C)),
+        codec=other_codec(overflow=0x7C),
     ),
     *(
         element(
@@ -246,4 +242,4 @@ OTHER_FORMATS = (
     ),
 )
 
-ELEMENTS = collect(ROUNDED, TIES, DIRECTED, SATURATION, SUBNORMAL, OTHER_FORMATS, signs(), nans())
+ELEMENTS = collect(ROUNDED, TIES, DIRECTED, SATURATION, SUBNORMAL, OTHER_FORMATS, SIGNS, NANS)

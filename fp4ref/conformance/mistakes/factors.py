@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from fp4ref import arithmetic as ar
-from fp4ref.arithmetic import BF16_MAX, FLT_MAX, SIXTH
-from fp4ref.conformance.mistakes.fast_factors import FAST
+from fp4ref.arithmetic import BF16_MAX, FLT_MAX, SIXTH, Constants, fused_with_zero
 from fp4ref.conformance.mistakes.record import ElementForm, cut_bfloat16, to_bfloat16, to_float16
 from fp4ref.formats import F, Floats
 from fp4ref.reciprocal import reciprocal_approx
@@ -47,6 +48,27 @@ def _exact(x: Floats, s: Floats, g: Floats) -> Floats:
     return (x.astype(np.float64) * g / s).astype(F)
 
 
+def _moved_up(by: int, q: Floats) -> Floats:
+    """Return positive numbers as bfloat16, after an addition to their bits."""
+    return cut_bfloat16((np.ascontiguousarray(q, F).view(np.uint32) + np.uint32(by)).view(F))
+
+
+def _fast(narrow: Callable[[Floats], Floats], x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
+    return fused_with_zero(x, narrow(np.fmin(g / s, BF16_MAX)))
+
+
+# S_enc / s is made narrower in another way than by rounding to bfloat16
+FAST = tuple(
+    Factor(f"fast-{name}", f"fma(x, S_enc / s {how}, 0)", partial(_fast, narrow))
+    for name, how, narrow in (
+        ("cut", "truncated to bfloat16", cut_bfloat16),
+        ("up", "rounded up to bfloat16", partial(_moved_up, 0xFFFF)),
+        ("away", "rounded to bfloat16 with ties away from zero", partial(_moved_up, 0x8000)),
+        ("fp16", "rounded to float16", to_float16),
+        ("fp32", "in float32", lambda q: q),
+    )
+)
+
 # S_enc is g, s the decoded scale byte
 FACTORS: tuple[Factor, ...] = (
     Factor("g-over-s", "x * (S_enc / s)", lambda x, s, g, k: x * limited(g / s), instead="x * (1 / (s * (1 / S_enc)))"),
@@ -83,8 +105,8 @@ FACTORS: tuple[Factor, ...] = (
         lambda x, s, g, k: x * limited(g * reciprocal_approx(s)),
     ),
     Factor("fast", "fma(x, bf16(S_enc / s), 0)", ar.scaled_te_fast),
-    *(Factor(*row) for row in FAST),
-    Factor("fma", "fma(x, 1 / (s * (1 / S_enc)), 0)", lambda x, s, g, k: ar.fused_with_zero(x, factor(s, g))),
+    *FAST,
+    Factor("fma", "fma(x, 1 / (s * (1 / S_enc)), 0)", lambda x, s, g, k: fused_with_zero(x, factor(s, g))),
     Factor(
         "bf16", "x * bf16(1 / (s * (1 / S_enc)))", lambda x, s, g, k: x * to_bfloat16(np.fmin(factor(s, g), BF16_MAX))
     ),

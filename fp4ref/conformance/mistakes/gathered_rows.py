@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-Rows = Any  # indices of rows
+from fp4ref.conformance.mistakes.elsewhere import IndexMap, around, clipped, exchanged, first_of, modulo, taken
+
 TILES = (2, 4, 8, 16, 32, 64, 128)
 MODULI = (8, 16, 32, 64, 128)
 EXCHANGED = (2, 4, 8, 16, 32, 64)
@@ -25,44 +25,26 @@ class Gather:
 
     name: str
     words: str
-    place: Callable[[Rows, int], Rows]
+    place: IndexMap
     adjacent: bool = False
 
     def text(self, what: str, row: str = "row") -> str:
         """Return the sentence."""
         return self.words.format(what=what, row=row)
 
-    def __call__(self, values: Any) -> Any:
-        """Return the values that each row uses instead of its own, along the first axis."""
-        count = len(values)
-        return values[self.place(np.arange(count), count)] if count else values
+    def __call__(self, values: Any, axis: int = 0) -> Any:
+        """Return the values that each row, or column, uses instead of its own."""
+        return taken(self.place, axis, values)
 
 
-def _inside(place: Rows, row: Rows, count: int) -> Rows:
-    """Return the place, or the row itself where there is no such row."""
-    return np.where((place >= 0) & (place < count), place, row)
-
-
-def _first_of(size: int, row: Rows, count: int) -> Rows:
-    return row // size * size
-
-
-def _before_group(size: int, row: Rows, count: int) -> Rows:
+def _before_group(size: int, row: Any, count: int) -> Any:
     return np.maximum(row // size * size - 1, 0)
 
 
-def _modulo(size: int, row: Rows, count: int) -> Rows:
-    return row % size
-
-
-def _exchanged(step: int, row: Rows, count: int) -> Rows:
-    return _inside(row ^ step, row, count)
-
-
 EXCHANGES = (
-    Gather("pairs", "the {what} of {row}s 2i and 2i + 1 are exchanged", partial(_exchanged, 1)),
+    Gather("pairs", "the {what} of {row}s 2i and 2i + 1 are exchanged", partial(exchanged, 1)),
     *(
-        Gather(f"xor-{n}", f"the {{what}} of {{row}}s i and i ^ {n} are exchanged", partial(_exchanged, n))
+        Gather(f"xor-{n}", f"the {{what}} of {{row}}s i and i ^ {n} are exchanged", partial(exchanged, n))
         for n in EXCHANGED
     ),
 )
@@ -70,32 +52,32 @@ GATHERS = (
     Gather(
         "next",
         "each {row} uses the {what} of the next {row}",
-        lambda row, count: np.minimum(row + 1, count - 1),
+        partial(clipped, 1),
         adjacent=True,
     ),
     Gather(
         "previous",
         "each {row} uses the {what} of the {row} before",
-        lambda row, count: np.maximum(row - 1, 0),
+        partial(clipped, -1),
         adjacent=True,
     ),
     Gather(
         "next-around",
         "each {row} uses the {what} of the next {row}, the last that of the first",
-        lambda row, count: (row + 1) % count,
+        partial(around, 1),
         adjacent=True,
     ),
     Gather(
         "previous-around",
         "each {row} uses the {what} of the {row} before, the first that of the last",
-        lambda row, count: row - 1,
+        partial(around, -1),
         adjacent=True,
     ),
     Gather("first", "every {row} uses the {what} of the first {row}", lambda row, count: row * 0),
     Gather("last", "every {row} uses the {what} of the last {row}", lambda row, count: row * 0 + count - 1),
     Gather("reversed", "{row}s use the {what} of the {row}s in reverse order", lambda row, count: count - 1 - row),
     *(
-        Gather(f"tiles-{n}", f"every {{row}} uses the {{what}} of the first {{row}} of its {n}", partial(_first_of, n))
+        Gather(f"tiles-{n}", f"every {{row}} uses the {{what}} of the first {{row}} of its {n}", partial(first_of, n))
         for n in TILES
     ),
     *(
@@ -107,7 +89,7 @@ GATHERS = (
         for n in TILES
     ),
     *(
-        Gather(f"modulo-{n}", f"{{row}}s from {n} on use the {{what}} of {{row}} % {n}", partial(_modulo, n))
+        Gather(f"modulo-{n}", f"{{row}}s from {n} on use the {{what}} of {{row}} % {n}", partial(modulo, n))
         for n in MODULI
     ),
     *EXCHANGES,

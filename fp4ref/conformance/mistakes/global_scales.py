@@ -137,49 +137,47 @@ def _finite_or_one(g: Floats) -> Floats:
     return np.where(np.isfinite(g) & (g != 0), g, F(1))
 
 
+made = partial(known, Slot.GLOBAL)
+
+
 def global_scale() -> Iterator[Mistake]:
     """Mistakes in S_enc."""
-    stage = Slot.GLOBAL
     for value, text in PRODUCTS:
-        yield known(
-            stage,
+        yield made(
             f"global-{value:g}",
             f"S_enc is made of {text} instead of 2688 = 448 * 6",
             nv,
             global_scale=guarded(partial(lambda top, a, k: top / a, F(value))),
         )
-    yield known(
-        stage,
+    yield made(
         "global-2688",
         "S_enc is made of 2688 = 448 * 6 instead of the specification's own constant",
         nv,
         global_scale=guarded(lambda a, k: F(2688) / a),
     )
     for name, text, form in GLOBALS:
-        yield known(stage, f"global-{name}", text, nv, global_scale=guarded(form))
+        yield made(f"global-{name}", text, nv, global_scale=guarded(form))
     for name, text, narrow in NARROW:
-        yield known(
-            stage,
+        yield made(
             f"global-{name}-last",
             f"S_enc is {text}, with no limit after that",
             has_global,
             global_scale=of(partial(_narrowed, narrow)),
         )
     for name, text, form in UNGUARDED:
-        yield known(stage, f"global-{name}", text, nv, special=True, global_scale=form)
+        yield made(f"global-{name}", text, nv, special=True, global_scale=form)
     for name, told, which in OF_SPECIAL:
         changed = of(partial(of_special, told, which))
-        yield known(stage, f"global-{name}", f"S_enc is {told} for {which}", nv, special=True, global_scale=changed)
+        yield made(f"global-{name}", f"S_enc is {told} for {which}", nv, special=True, global_scale=changed)
     yield known(
         Slot.ENCODE,
         "encode-decode-amax-product",
         "elements are x * (1 / (s * (amax * fp32(1/2688)))), not made of the S_enc that the scales are made with",
         nv,
-        element_global=_decoding_product,
+        element_global=lambda g, amax, k: np.where(amax == 0, F(1), amax * (F(1) / _top(k))),
         scaled=lambda x, s, g, k: x * np.fmin(F(1) / (s * g), FLT_MAX),
     )
-    yield known(
-        stage,
+    yield made(
         "global-inf-zero-nan",
         "S_enc is 0 for an infinite amax, and products of 0 and infinity stay NaN",
         nv,
@@ -188,8 +186,7 @@ def global_scale() -> Iterator[Mistake]:
         block_scale=lambda a, g, k: np.minimum(a * (g * SIXTH), FLT_MAX),
         scaled=lambda x, s, g, k: x * np.minimum(F(1) / (s * (F(1) / g)), FLT_MAX),
     )
-    yield known(
-        stage,
+    yield made(
         "global-or-one-scale",
         "neither S_enc nor the block scale has an upper limit",
         nv,
@@ -199,8 +196,7 @@ def global_scale() -> Iterator[Mistake]:
     )
     for name, text, scale in DECODED_SCALES:
         for way, words, scaled in DECODED_ELEMENTS:
-            yield known(
-                stage,
+            yield made(
                 f"decode-{name}-{way}",
                 f"the global scale is kept as g = amax / 2688: scale {text}, elements {words}",
                 nv,
@@ -208,10 +204,6 @@ def global_scale() -> Iterator[Mistake]:
                 block_scale=scale,
                 scaled=scaled,
             )
-
-
-def _decoding_product(g: Floats, amax: Floats, k: Constants) -> Floats:
-    return np.where(amax == 0, F(1), amax * (F(1) / _top(k)))
 
 
 def _narrowed(narrow: Callable[[Floats], Floats], kernel: Kernel) -> GlobalForm:

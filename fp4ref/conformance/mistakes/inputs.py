@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.mistakes.elsewhere import EVERY, LAST, blank, cleared
 from fp4ref.conformance.mistakes.kernel import flushed
 from fp4ref.conformance.mistakes.record import NARROW, Mistake, Slot, has_global, known
 from fp4ref.conformance.subjects.guards import GAP
@@ -137,14 +138,6 @@ SPECIAL = (
 )
 
 
-def cleared(rows: int, columns: int, values: Floats) -> Floats:
-    """Return values with zeros past the last whole group of rows and of columns."""
-    values = values.copy()
-    values[values.shape[0] // rows * rows :] = 0
-    values[:, values.shape[1] // columns * columns :] = 0
-    return values
-
-
 of_shape = partial(known, Slot.INPUT, breaks=("NUM-4",))
 of_type = partial(known, Slot.INPUT, breaks=("NUM-1", "NUM-3"))
 of_subnormals = partial(known, Slot.INPUT, breaks=("NUM-5",))
@@ -201,9 +194,9 @@ def inputs() -> Iterator[Mistake]:
             f"rows past the last multiple of {size} are taken as zeros",
             values=partial(cleared, size, 1),
         )
-    yield of_shape("input-last-row", "the last row is taken as zeros", values=lambda v: _without(v, -1, None))
-    yield of_shape("input-last-column", "the last column is taken as zeros", values=lambda v: _without(v, None, -1))
-    yield of_shape("input-rows-reversed", "rows of x are read in reverse order", values=_from_the_end, whole=True)
+    yield of_shape("input-last-row", "the last row is taken as zeros", values=lambda v: blank(v, LAST))
+    yield of_shape("input-last-column", "the last column is taken as zeros", values=lambda v: blank(v, EVERY, LAST))
+    yield of_shape("input-rows-reversed", "rows of x are read in reverse order", values=lambda v: v[::-1], whole=True)
     yield of_subnormals(
         "input-flush-half",
         "inputs below 2^-14, the subnormals of float16, are flushed to zero",
@@ -238,16 +231,3 @@ def _clamped(size: int, values: Floats) -> Floats:
 def _limited(most: float, largest: float, values: Floats) -> Floats:
     """Return values of which those up to a largest magnitude are at most `most`."""
     return np.where(np.abs(values) <= largest, np.clip(values, F(-most), F(most)), values)
-
-
-def _from_the_end(values: Floats) -> Floats:
-    return values[::-1]
-
-
-def _without(values: Floats, row: int | None, column: int | None) -> Floats:
-    values = values.copy()
-    if row is not None:
-        values[row:] = 0
-    if column is not None:
-        values[:, column:] = 0
-    return values

@@ -72,6 +72,21 @@ def over_tensor(values: Values, keep_nan: bool, by_row: bool) -> Floats:
     return found.reshape(-1)
 
 
+def as_returned(amax: Floats, values: Values) -> Floats:
+    """Make the global scale of the maximum that is returned."""
+    return amax
+
+
+def as_of_scales(g: Floats, amax: Floats, k: Constants) -> Floats:
+    """Divide elements by the global scale that the block scales are made with."""
+    return g
+
+
+def after(stage: Callable[..., Any], change: Callable[[Any], Any]) -> Any:
+    """Return the function that changes what a stage returns."""
+    return lambda *given: change(stage(*given))
+
+
 def rounded(y: Floats, bits: Codes | None, codec: Codec) -> Codes:
     """Return the codec's codes."""
     return codec.encode(y, bits)
@@ -164,7 +179,7 @@ class Kernel:
     keep_block_nan: bool = False
     amax: Callable[[Values, bool, bool], Floats] = over_tensor
     takes_amax: bool = True
-    used: Callable[[Floats, Values], Floats] = lambda amax, values: amax
+    used: Callable[[Floats, Values], Floats] = as_returned
     report: Map = same
     quantized: Map = same
     elements: Map | None = None
@@ -175,7 +190,7 @@ class Kernel:
     block_scale: BlockScale
     scale_value: Map = same
     scale_byte: Codes2 = same
-    element_global: ElementGlobal = lambda g, amax, k: g
+    element_global: ElementGlobal = as_of_scales
     working: Working
     used_scale: Map = same
     scaled: Scaled

@@ -27,11 +27,6 @@ def amax_both(values: Values, keep_nan: bool, by_row: bool) -> Floats:
     return np.maximum(amax_raw(values, keep_nan, by_row), over_tensor(values, keep_nan, by_row))
 
 
-def amax_after(narrow: Callable[[Floats], Floats], values: Values, keep_nan: bool, by_row: bool) -> Floats:
-    """Return the maximum, rounded."""
-    return narrow(over_tensor(values, keep_nan, by_row))
-
-
 def signed_plain(start: np.float32, values: Values, keep_nan: bool, by_row: bool) -> Floats:
     """max x, which can be -0, and from another start than 0 negative."""
     found = np.fmax.reduce(values.transformed, axis=1 if by_row else None, initial=start)
@@ -86,11 +81,6 @@ def to_bits(bits: int, whole: Callable[[Any], Any], amax: Floats) -> Floats:
     fraction, exponent = np.frexp(np.asarray(amax, np.float64))
     unit = 2.0 ** (bits + 1)
     return np.asarray(np.ldexp(whole(fraction * unit) / unit, exponent), F)
-
-
-def used_as(change: Callable[[Floats], Floats], amax: Floats, values: Values) -> Floats:
-    """Return the changed maximum, float32, of which the global scale is made."""
-    return change(amax)
 
 
 def amax_of_first(count: int, values: Values, keep_nan: bool, by_row: bool) -> Floats:

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of
+from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of, several_rows
 from fp4ref.formats import F, Floats
 
 Tail = Callable[[Floats, int, int], Floats]  # (values, columns to fill, columns of whole blocks) -> what fills them
@@ -47,7 +47,7 @@ def partial_blocks() -> Iterator[Mistake]:
             Slot.BLOCK,
             f"block-below-{name}",
             f"the maximum of a column's last partial block sees {text}",
-            lambda kernel: kernel.block.rows > 1,
+            several_rows,
             tails=of(partial(_filled_below, tails)),
             whole=True,
         )

@@ -11,25 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.maxima_of_blocks import narrower, one_of
-from fp4ref.conformance.mistakes.record import Slot, known, of
+from fp4ref.conformance.mistakes.record import Slot, known, of, one_row
 from fp4ref.formats import Floats
 from fp4ref.model.quantize import largest
 
 block = partial(known, Slot.BLOCK)
-
-
-def _one_row(kernel: Kernel) -> bool:
-    return kernel.block.rows == 1
-
-
-def _divides(height: int, kernel: Kernel) -> bool:
-    return kernel.block.rows > height and kernel.block.rows % height == 0
-
-
-def _first_argument(stored: Callable[[Any], Any], blocks: Floats, byte: Any) -> Any:
-    return stored(byte)
 
 
 # (name, text, which of the scales of a block's parts is stored)
@@ -42,7 +29,7 @@ OF_PARTS = tuple(
     block(
         f"block-own-{parts}-{name}",
         f"each 1/{parts} of a block is divided by the scale of its own maximum, {text}",
-        _one_row,
+        one_row,
         block=of(partial(narrower, parts)),
         scales=partial(one_of, parts, stored),
     )
@@ -73,9 +60,9 @@ OF_PARTS_DOWN = tuple(
     block(
         f"block-own-rows-{height}-{name}",
         f"elements are divided by the scale of {words} of the block, {text}",
-        partial(_divides, height),
+        partial(lambda height, kernel: kernel.block.rows > height and kernel.block.rows % height == 0, height),
         block_amax=partial(_taken_down, height),
-        stored=partial(_first_argument, stored),
+        stored=partial(lambda stored, blocks, byte: stored(byte), stored),
     )
     for height, words in (
         (1, "their own row"),

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from fp4ref import packing
-from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of
+from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of, one_row
 from fp4ref.formats import Codes, Format
 
 Pitch = Callable[[int, int, int], int]  # (rows, blocks, columns of a block) -> blocks from one row to the next
@@ -54,7 +52,7 @@ def pitches() -> Iterator[Mistake]:
             f"rows of data are written {text} apart; past the end none is",
             alone=True,
             fills=True,
-            codes=of(partial(_codes_at_pitch, apart)),
+            codes=of(partial(lambda pitch, kernel: partial(_codes_written_at, pitch, kernel.codec.format), apart)),
             whole=True,
         )
     for name, text, pitch in PITCHES:
@@ -67,15 +65,11 @@ def pitches() -> Iterator[Mistake]:
                 Slot.LAYOUT,
                 f"{way}-{name}",
                 f"scale bytes are {said} the pitch of {text}; past the end none is",
-                lambda kernel: kernel.block.rows == 1,
+                one_row,
                 alone=True,
-                scales=of(partial(_at_pitch, move, pitch)),
+                scales=of(partial(lambda move, pitch, kernel: partial(move, pitch, kernel.block.columns), move, pitch)),
                 whole=True,
             )
-
-
-def _codes_at_pitch(pitch: BytePitch, kernel: Kernel) -> Callable[[Codes], Codes]:
-    return partial(_codes_written_at, pitch, kernel.codec.format)
 
 
 def _codes_written_at(pitch: BytePitch, form: Format, codes: Codes) -> Codes:
@@ -91,10 +85,6 @@ def _placed(data: Codes, apart: int) -> Codes:
     made, kept = np.zeros(data.size, np.uint8), offsets < data.size
     made[offsets[kept]] = data.reshape(-1)[kept]
     return made.reshape(data.shape)
-
-
-def _at_pitch(move: Any, pitch: Pitch, kernel: Kernel) -> Callable[[Codes], Codes]:
-    return partial(move, pitch, kernel.block.columns)
 
 
 def _written_at(pitch: Pitch, width: int, scales: Codes) -> Codes:

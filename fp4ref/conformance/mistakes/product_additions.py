@@ -12,7 +12,8 @@ import numpy as np
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.mistakes.gathered_rows import GATHERS, Gather
 from fp4ref.conformance.mistakes.operand_pairs import OperandPair
-from fp4ref.conformance.mistakes.product_roundings import narrowed, truncated
+from fp4ref.conformance.mistakes.product_roundings import narrowed
+from fp4ref.conformance.mistakes.record import cut_bfloat16
 from fp4ref.formats import F, Floats
 
 Value = Callable[[Floats, Floats], Floats]  # of what is added, [1, N] or [M, N], and of what it is added to
@@ -43,10 +44,6 @@ def _by_rows(bias: Floats, y: Floats) -> Floats:
     return np.resize(bias[0], len(y))[:, None]
 
 
-def _column_major(c: Floats, y: Floats) -> Floats:
-    return c.reshape(c.shape[::-1]).T
-
-
 def _if_square(part: Floats, y: Floats) -> Floats:
     return part.T if y.shape[0] == y.shape[1] else part
 
@@ -60,7 +57,7 @@ BIAS = (
     Adding("bias-early", "the bias is added before alpha", lambda b, y: b, early=True),
     Adding("bias-bf16", "the bias is rounded to bfloat16", lambda b, y: narrowed("bfloat16", b)),
     Adding("bias-fp16", "the bias is rounded to float16", lambda b, y: narrowed("float16", b)),
-    Adding("bias-cut", "the bias is truncated to bfloat16", lambda b, y: truncated(b)),
+    Adding("bias-cut", "the bias is truncated to bfloat16", lambda b, y: cut_bfloat16(b)),
     Adding("bias-rows", "the bias is added by rows instead of columns", _by_rows),
     Adding("bias-rows-square", "the bias is added by rows instead of columns, if there are as many", _if_square),
     *(
@@ -80,7 +77,7 @@ ACCUMULATE = (
     Adding("c-scaled", "C is scaled by alpha", lambda c, y: c, early=True),
     Adding("c-narrow", "the product is rounded to the result's type before C is added", lambda c, y: c, narrow=True),
     Adding("c-alone", "the product is lost, the result is C", lambda c, y: c, alone=True),
-    Adding("c-transposed", "C is added transposed", _column_major),
+    Adding("c-transposed", "C is added transposed", lambda c, y: c.reshape(c.shape[::-1]).T),
     Adding("c-transposed-square", "C is added transposed, if it is square", _if_square),
 )
 

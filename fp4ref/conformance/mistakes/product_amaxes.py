@@ -81,11 +81,7 @@ def orders() -> Iterator[Scaling]:
         ("order-once", "alpha is rounded once, instead of after each operation", _once),
     )
     for name, text, made in known:
-        yield Scaling(name, text, partial(_by, made))
-
-
-def _by(made: Callable[[Floats, Floats, np.float32], Floats], y: Floats, a: Floats, b: Floats, f: np.float32) -> Floats:
-    return np.asarray(y * made(a, b, f), F)
+        yield Scaling(name, text, partial(lambda made, y, a, b, f: np.asarray(y * made(a, b, f), F), made))
 
 
 def _each_multiplied(a: Floats, b: Floats, factor: np.float32) -> Floats:
@@ -118,7 +114,7 @@ def of_other_rows() -> Iterator[Scaling]:
 def _gathered(gather: Gather, of_a: bool, y: Floats, a: Floats, b: Floats, factor: np.float32) -> Floats:
     if of_a:
         return chain(y, gather(a) if a.ndim else a, b, factor)
-    return chain(y, a, gather(b.T).T if b.ndim else b, factor)
+    return chain(y, a, gather(b, 1) if b.ndim else b, factor)
 
 
 def _each(y: Floats, a: Floats, b: Floats, factor: np.float32) -> Floats:

@@ -45,7 +45,7 @@ def _row_gathered(gather: Gather, part: str, s: OperandSide, layout: str) -> Ope
 
 
 def _block_gathered(gather: Gather, s: OperandSide, layout: str) -> OperandSide | None:
-    return replace(s, scales=gather(s.scales.T).T)
+    return replace(s, scales=gather(s.scales, 1))
 
 
 def _no_elements(s: OperandSide, layout: str) -> OperandSide | None:

@@ -61,10 +61,6 @@ def _kept(keep: Any, pair: OperandPair) -> Wide | None:
     return None if mask.all() else product(replace(pair.a, elements=np.where(mask, pair.a.elements, 0)), pair.b)
 
 
-def _until(size: int, k: Any, depth: int, width: int) -> Any:
-    return k < size
-
-
 def _whole(size: int, k: Any, depth: int, width: int) -> Any:
     return (k < depth // size * size) | (depth < size)
 
@@ -121,7 +117,7 @@ def depths() -> Iterator[Reading]:
         yield Reading(f"block-{name}", text, partial(lambda order, p: summed_blocks(p.a, p.b, order), order))
     for size in DEPTHS:
         for name, text, keep in (
-            ("until", f"depth past {size} is left out", _until),
+            ("until", f"depth past {size} is left out", lambda size, k, depth, width: k < size),
             ("whole", f"depth past the last multiple of {size} is left out", _whole),
         ):
             yield Reading(f"depth-{name}-{size}", text, partial(_kept, partial(keep, size)))

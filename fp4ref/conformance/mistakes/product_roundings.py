@@ -8,16 +8,12 @@ from functools import partial
 import numpy as np
 
 from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.mistakes.record import cut_bfloat16
 from fp4ref.formats import F, Floats, ignoring_float_warnings
 
 # Roundings
 
 Rounds = Callable[[Floats], Floats]
-
-
-def truncated(y: Floats) -> Floats:
-    """Return the bits of a bfloat16, cut off."""
-    return (np.asarray(y, F).view(np.uint32) & np.uint32(0xFFFF0000)).view(F)
 
 
 @ignoring_float_warnings
@@ -31,4 +27,4 @@ def roundings(place: str) -> Iterator[tuple[str, str, Rounds]]:
     yield "none", "", lambda y: y
     for name in ("bfloat16", "float16"):
         yield f"{place}-{name}", f"{place} are rounded to {name}", partial(narrowed, name)
-    yield f"{place}-truncated", f"{place} are truncated to bfloat16", truncated
+    yield f"{place}-truncated", f"{place} are truncated to bfloat16", cut_bfloat16

@@ -34,10 +34,6 @@ def _zero(s: OperandSide) -> float:
     return 0.0
 
 
-def _one(s: OperandSide) -> float:
-    return 1.0
-
-
 def _next_number(s: OperandSide) -> float:
     """Return the number that a NaN scale's bits would stand for: 480 for E4M3, 2^128 (infinite) for E8M0."""
     return np.inf if s.part.spec.scale.format is E8M0 else 480.0
@@ -54,16 +50,12 @@ def _skipping(s: OperandSide) -> OperandSide:
     return replace(s, scales=np.where((padded == 0).all(axis=2), 0.0, s.scales))
 
 
-def _without_nan(s: OperandSide) -> OperandSide:
-    return _scale(_zero, _element(np.isnan, _zero, s))
-
-
 READERS: tuple[tuple[str, str, Change], ...] = (
     ("nan-scale-0", "NaN scales of {} count as 0", partial(_scale, _zero)),
-    ("nan-scale-1", "NaN scales of {} count as 1", partial(_scale, _one)),
+    ("nan-scale-1", "NaN scales of {} count as 1", partial(_scale, lambda s: 1.0)),
     ("nan-scale-next", "NaN scales of {} are read as the number after the largest", partial(_scale, _next_number)),
     ("nan-scale-largest", "NaN scales of {} are read as the largest number", partial(_scale, _largest_scale)),
-    ("nan-0", "every NaN of {} counts as 0", _without_nan),
+    ("nan-0", "every NaN of {} counts as 0", lambda s: _scale(_zero, _element(np.isnan, _zero, s))),
     ("zero-blocks-skipped", "blocks of zeros of {} are skipped, with them the NaN of their scales", _skipping),
     ("nan-element-0", "NaN elements of {} count as 0", partial(_element, np.isnan, _zero)),
     ("nan-element-saturates", "NaN elements of {} saturate", partial(_element, np.isnan, _largest)),
@@ -72,10 +64,6 @@ READERS: tuple[tuple[str, str, Change], ...] = (
     ("infinity-0", "infinities of {} count as 0", partial(_element, np.isinf, _zero)),
     ("infinity-nan", "infinities of {} become NaN", partial(_element, np.isinf, lambda s: np.nan)),
 )
-
-
-def _zeroed(y: Floats, to: str) -> Floats:
-    return np.where(np.isnan(y), F(0), y)
 
 
 def _saturated(y: Floats, to: str) -> Floats:
@@ -88,17 +76,13 @@ LARGEST = {
     for name, kind in INPUT_DTYPES.items()
 }
 RESULTS: tuple[tuple[str, str, Callable[[Floats, str], Floats]], ...] = (
-    ("nan-result-0", "NaN results become 0", _zeroed),
+    ("nan-result-0", "NaN results become 0", lambda y, to: np.where(np.isnan(y), F(0), y)),
     ("infinite-result-saturates", "infinite results saturate", _saturated),
 )
 
 
-def _positive(y: Floats, to: str) -> Floats:
-    return np.asarray(y + F(0))
-
-
 # Of finite sums as well
-ENDS = (*RESULTS[1:], ("minus-zero-lost", "results of -0 become 0", _positive))
+ENDS = (*RESULTS[1:], ("minus-zero-lost", "results of -0 become 0", lambda y, to: np.asarray(y + F(0))))
 
 
 def special_sums(pair: OperandPair) -> Iterator[tuple[str, str, Wide]]:

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from fp4ref import packing
-from fp4ref.conformance.mistakes.gathered_rows import GATHERS, Gather
+from fp4ref.conformance.mistakes.gathered_rows import GATHERS
 from fp4ref.conformance.mistakes.operand_pairs import OperandPair, OperandSide, Wide, product, summed_blocks
 from fp4ref.conformance.subjects.subject import poisoned
 from fp4ref.formats import E8M0
@@ -117,14 +117,6 @@ def _byte_zero(s: OperandSide, layout: str) -> OperandSide | None:
     return replace(s, scales=np.where(s.scales == 2.0**-127, 0, s.scales))
 
 
-def _gathered(gather: Gather, s: OperandSide, layout: str) -> OperandSide | None:
-    return replace(s, scales=gather(s.scales))
-
-
-def _unsigned(s: OperandSide, layout: str) -> OperandSide | None:
-    return replace(s, elements=np.abs(s.elements))
-
-
 def _wider(s: OperandSide, layout: str) -> OperandSide | None:
     """Let the scale of a block serve the next one as well."""
     return replace(s, scales=s.scales[:, np.arange(s.scales.shape[1]) // 2 * 2])
@@ -187,7 +179,7 @@ READERS: tuple[tuple[str, str, Change], ...] = (
     ("nibbles", "the high nibble of {} is taken first", _nibbles),
     ("nibbles-whole", "the high nibble of {} is taken first", _whole_nibbles),
     ("nibbles-spare", "the high nibble of {} is taken first", _spare_nibbles),
-    ("unsigned", "the signs of {} are lost", _unsigned),
+    ("unsigned", "the signs of {} are lost", lambda s, layout: replace(s, elements=np.abs(s.elements))),
     ("wider", "a block scale of {} serves two blocks", _wider),
     ("e8m0", "the scales of {} are read as e8m0", _as_e8m0),
     ("subnormal-scales", "subnormal scales of {} are flushed to zero", _without_subnormals),
@@ -257,7 +249,7 @@ def readings(*, both: bool) -> Iterator[Reading]:
             yield Reading(f"{name}-{which}", text.format(said), partial(_read, change, which), bounded, which)
     for gather in GATHERS:
         for which, said in SIDES:
-            change = partial(_gathered, gather)
+            change = partial(lambda gather, s, layout: replace(s, scales=gather(s.scales)), gather)
             text = gather.text(f"block scales of {said}")
             yield Reading(f"scales-{gather.name}-{which}", text, partial(_read, change, which), side=which)
     yield Reading("not-transposed", "B is not transposed: d = A B instead of A B^T", _not_transposed)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fp4ref.conformance.mistakes.elsewhere import IndexMap, around, first_of, modulo
 from fp4ref.formats import Codes
 
 Index = Callable[[Any, Any, tuple[int, int]], tuple[Any, Any]]  # (row, column, shape) -> those whose byte is used
@@ -24,19 +25,9 @@ def at_index(index: Index, bits: Codes) -> Codes:
     return made if inside.all() else np.where(inside, made, bits)
 
 
-def _numbered(count: int, row: Any, column: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
-    """Return the place of an element's number, counted over the matrix, modulo a count."""
-    return np.divmod((row * shape[1] + column) % count, max(shape[1], 1))
-
-
-def _first_of(count: int, row: Any, column: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
-    """Return the place of the first of `count` elements, counted over the matrix."""
-    return np.divmod((row * shape[1] + column) // count * count, max(shape[1], 1))
-
-
-def _further_on(by: int, row: Any, column: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
-    """Return the place of the element `by` further on, counted over the matrix and around its end."""
-    return np.divmod((row * shape[1] + column + by) % max(shape[0] * shape[1], 1), max(shape[1], 1))
+def _numbered(order: IndexMap, row: Any, column: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
+    """Return the place of another number of an element, counted over the matrix."""
+    return np.divmod(order(row * shape[1] + column, shape[0] * shape[1]), max(shape[1], 1))
 
 
 INDICES: tuple[tuple[str, str, Index], ...] = (
@@ -54,15 +45,19 @@ INDICES: tuple[tuple[str, str, Index], ...] = (
         for n in (2, 4, 8, 16, 32)
     ),
     *(
-        (f"number-{n}", f"the element's number % {n}: they repeat", partial(_numbered, n))
+        (f"number-{n}", f"the element's number % {n}: they repeat", partial(_numbered, partial(modulo, n)))
         for n in (256, 1024, 4096, 16384, 65536)
     ),
     *(
-        (f"number-by-{n}", f"the first of {n} elements, counted over the matrix", partial(_first_of, n))
+        (
+            f"number-by-{n}",
+            f"the first of {n} elements, counted over the matrix",
+            partial(_numbered, partial(first_of, n)),
+        )
         for n in (2, 4, 8, 16)
     ),
     *(
-        (f"number{sign}{n}", f"the element's number {sign} {n}", partial(_further_on, int(f"{sign}{n}")))
+        (f"number{sign}{n}", f"the element's number {sign} {n}", partial(_numbered, partial(around, int(f"{sign}{n}"))))
         for n in (1, 2, 4, 8, 16)
         for sign in "-+"
     ),

@@ -98,10 +98,6 @@ DRAWS: tuple[tuple[str, str, Any], ...] = (
 )
 
 
-def _rolled(by: int, bits: Codes) -> Codes:
-    return np.roll(bits, by, axis=-1)
-
-
 def _at_pitch(size: int, bits: Codes) -> Codes:
     """Read bits at a pitch that is rounded up to a multiple of a size; past the end, reading begins again."""
     rows, columns = bits.shape
@@ -165,7 +161,7 @@ def _inverted_below_zero(y: Floats, bits: Codes, codec: Codec) -> Codes:
 
 ROUNDING = ("SR-1", "SR-2", "SR-3")  # the rules that a mistake breaks
 OF_BITS = ("SR-1", "SR-2")
-_of_bits = partial(known, Slot.INPUT, breaks=OF_BITS)
+_of_bits = partial(known, Slot.INPUT, when=stochastic, breaks=OF_BITS)
 
 
 def randomness() -> Iterator[Mistake]:
@@ -196,7 +192,7 @@ def randomness() -> Iterator[Mistake]:
             (f"reversed-{count}-within", f"{turned}; those without a partner keep their own", _swapped_within),
             (f"shared-{count}", f"{count} elements use the random bits of the first of them", _shared),
         ):
-            yield _of_bits(f"bits-{name}", text, stochastic, bits=partial(taken, count))
+            yield _of_bits(f"bits-{name}", text, bits=partial(taken, count))
     for name, text, at in (
         ("pair", "the byte of their first one", lambda column: column // 2 * 2),
         ("packed", "one byte of half the index", lambda column: column // 2),
@@ -205,42 +201,36 @@ def randomness() -> Iterator[Mistake]:
         yield _of_bits(
             f"bits-nibbles-{name}",
             f"two elements take the lower and the upper four bits of {text}",
-            stochastic,
             bits=partial(_by_nibbles, at),
         )
     for size in (4, 8, 16, 32, 64, 128):
         yield _of_bits(
             f"bits-pitch-{size}",
             f"random bits are read as if the length of their rows were rounded up to a multiple of {size}",
-            stochastic,
             bits=partial(_at_pitch, size),
         )
     for by, text in ((1, "previous"), (-1, "next")):
         yield _of_bits(
             f"bits-{text}",
             f"each element uses the {text} one's random bits",
-            stochastic,
-            bits=partial(_rolled, by),
+            bits=partial(lambda by, bits: np.roll(bits, by, axis=-1), by),
         )
     for name, text, index in INDICES:
         yield _of_bits(
             f"bits-of-{name}",
             f"elements use the random bits of {text}",
-            stochastic,
             alone=True,
             bits=partial(at_index, index),
         )
-    yield _of_bits("bits-inverted", "random bits are inverted", stochastic, bits=lambda b: ~b)
+    yield _of_bits("bits-inverted", "random bits are inverted", bits=lambda b: ~b)
     yield _of_bits(
         "bits-transposed",
         "random bits are read in the other direction's order",
-        stochastic,
         bits=lambda b: b.T.reshape(b.shape),
     )
     yield _of_bits(
         "bits-of-the-other",
         "random bits are read transposed: element (i, j) takes the byte at j * rows + i, that of the other direction",
-        stochastic,
         bits=lambda b: np.ascontiguousarray(b.reshape(b.shape[::-1]).T),
     )
-    yield _of_bits("bits-zero", "random bits are not used (0)", stochastic, bits=np.zeros_like)
+    yield _of_bits("bits-zero", "random bits are not used (0)", bits=np.zeros_like)

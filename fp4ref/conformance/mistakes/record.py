@@ -95,29 +95,21 @@ class Mistake:
         """The mistake as a diagnosis names it."""
         return Cause(self.name, self.stage, self.breaks)
 
-    def at(self, place: Place) -> Mistake:
-        """Return the mistake that holds in one place only."""
+    def at(self, place: Place, field: str = "placed") -> Mistake:
+        """Return the mistake that holds in one place only.
+
+        field: of the kernel; with "placed_values" only values change there, and maxima are taken of all afterwards.
+        """
+        everything = field == "placed"
 
         def apply(kernel: Kernel) -> Kernel | None:
-            changed = self.apply(kernel.but(placed=()))
+            changed = self.apply(kernel.but(placed=()) if everything else kernel)
             if changed is None:
                 return None
-            return kernel.but(placed=(*kernel.placed, (place, self.apply)), whole=kernel.whole or changed.whole)
+            changes = {field: (*getattr(kernel, field), (place, self.apply))}
+            return kernel.but(whole=kernel.whole or changed.whole, **changes)
 
-        return dataclasses.replace(self, apply=apply, place=place.text, within=place)
-
-    def before_maxima(self, place: Place) -> Mistake:
-        """Return the mistake in the values of one place only, of which the maxima are taken afterwards."""
-
-        def apply(kernel: Kernel) -> Kernel | None:
-            changed = self.apply(kernel)
-            if changed is None:
-                return None
-            return kernel.but(
-                placed_values=(*kernel.placed_values, (place, self.apply)), whole=kernel.whole or changed.whole
-            )
-
-        return dataclasses.replace(self, apply=apply, place=place.text)
+        return dataclasses.replace(self, apply=apply, place=place.text, within=place if everything else None)
 
 
 When = Callable[[Kernel], Any]
@@ -127,42 +119,23 @@ ScaleForm = Callable[[Any, Any, Any], Any]
 ElementForm = Callable[[Any, Any, Any, Any], Any]
 
 
-def known(
-    stage: Slot,
-    name: str,
-    text: str,
-    when: When | None = None,
-    *,
-    special: bool = False,
-    alone: bool = False,
-    symptom: bool = False,
-    rounding: Callable[[Floats], Floats] | None = None,
-    measured: bool = False,
-    breaks: tuple[str, ...] = (),
-    fills: bool = False,
-    **changes: Any,
-) -> Mistake:
-    """Return a mistake that replaces fields of a kernel; a change may be a function of the kernel, marked by `of`."""
+OPTIONS = frozenset({"special", "alone", "symptom", "rounding", "measured", "breaks", "fills"})
+
+
+def known(stage: Slot, name: str, text: str, when: When | None = None, **fields: Any) -> Mistake:
+    """Return a mistake that replaces fields of a kernel; a change may be a function of the kernel, marked by `of`.
+
+    fields: OPTIONS are those of the mistake, all others of the kernel.
+    """
+    options = {field: fields.pop(field) for field in OPTIONS & fields.keys()}
 
     def apply(kernel: Kernel) -> Kernel | None:
         if when is not None and not when(kernel):
             return None
-        made = {field: value.make(kernel) if isinstance(value, of) else value for field, value in changes.items()}
+        made = {field: value.make(kernel) if isinstance(value, of) else value for field, value in fields.items()}
         return kernel.but(**made)
 
-    return Mistake(
-        name,
-        stage,
-        text,
-        apply,
-        special,
-        alone,
-        symptom,
-        rounding=rounding,
-        measured=measured,
-        breaks=breaks,
-        fills=fills,
-    )
+    return Mistake(name, stage, text, apply, **options)
 
 
 @dataclass(frozen=True)
@@ -221,6 +194,16 @@ def e2m1(kernel: Kernel) -> bool:
 def eight_bit(kernel: Kernel) -> bool:
     """Eight-bit elements."""
     return kernel.codec.format.bits == 8
+
+
+def one_row(kernel: Kernel) -> bool:
+    """Blocks of one row."""
+    return kernel.block.rows == 1
+
+
+def several_rows(kernel: Kernel) -> bool:
+    """Square blocks."""
+    return kernel.block.rows > 1
 
 
 def turns(kernel: Kernel) -> bool:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref.conformance.mistakes.elsewhere import IndexMap, clipped, exchanged, first_of, modulo, taken
+
 Values = NDArray[Any]
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128)
 MIRRORS = (3, 7, 15, 31, 96)  # groups in reverse order, and the middle two of four groups of 32
@@ -43,60 +45,33 @@ def result_mistakes(*, numbers: bool) -> Iterator[ResultMistake]:
 
 def _moved(axis: int, word: str) -> Iterator[ResultMistake]:
     """Yield results that are those of another row or column."""
+
+    def of(name: str, text: str, order: IndexMap) -> ResultMistake:
+        return ResultMistake(f"results-{name}", f"{{}} {text}", partial(taken, order, axis))
+
     for count in STEPS:
         for way, sign, step in (("before", "-", -count), ("after", "+", count)):
-            move = partial(_shifted, step)
-            yield _of(axis, f"results-of-{word}-{count}-{way}", f"{{}} are those of {word} {sign} {count}", move)
+            yield of(f"of-{word}-{count}-{way}", f"are those of {word} {sign} {count}", partial(clipped, step))
     for count in (*STEPS, *MIRRORS):
-        text = f"{{}} of {word}s {_other(word)} and {_other(word)} ^ {count} are exchanged"
-        yield _of(axis, f"results-{word}-xor-{count}", text, partial(_exchanged, count))
+        text = f"of {word}s {word[0]} and {word[0]} ^ {count} are exchanged"
+        yield of(f"{word}-xor-{count}", text, partial(exchanged, count))
     for count in TILES:
-        first = f"{{}} are those of the first {word} of each {count}"
-        yield _of(axis, f"results-{word}-tiles-{count}", first, partial(_first_of, count))
-        text = f"{{}} of {word}s from {count} on are those of {word} % {count}"
-        yield _of(axis, f"results-{word}-modulo-{count}", text, partial(_modulo, count))
+        yield of(f"{word}-tiles-{count}", f"are those of the first {word} of each {count}", partial(first_of, count))
+        text = f"of {word}s from {count} on are those of {word} % {count}"
+        yield of(f"{word}-modulo-{count}", text, partial(modulo, count))
 
 
 def _of_other_sign() -> Iterator[ResultMistake]:
     """Yield results that have the sign of another column, or row."""
     for axis, word in ((1, "column"), (0, "row")):
         for way, sign, step in (("before", "-", -1), ("after", "+", 1)):
-            signs = partial(_taken, axis, partial(_shifted, step))
+            signs = partial(taken, partial(clipped, step), axis)
             text = f"{{}} have the sign of {word} {sign} 1"
             yield ResultMistake(f"results-sign-of-{word}-{way}", text, partial(_signed, signs))
 
 
 def _signed(signs: Callable[[Values], Values], values: Values) -> Values:
     return np.asarray(np.copysign(values, signs(values)))
-
-
-def _other(word: str) -> str:
-    return word[0]
-
-
-def _of(axis: int, name: str, text: str, order: Callable[[Any, int], Any]) -> ResultMistake:
-    return ResultMistake(name, text, partial(_taken, axis, order))
-
-
-def _taken(axis: int, order: Callable[[Any, int], Any], values: Values) -> Values:
-    count = values.shape[axis]
-    return np.take(values, order(np.arange(count), count), axis) if count else values
-
-
-def _shifted(step: int, index: Any, count: int) -> Any:
-    return np.clip(index + step, 0, count - 1)
-
-
-def _exchanged(step: int, index: Any, count: int) -> Any:
-    return np.where(index ^ step < count, index ^ step, index)
-
-
-def _first_of(size: int, index: Any, count: int) -> Any:
-    return index // size * size
-
-
-def _modulo(size: int, index: Any, count: int) -> Any:
-    return index % size
 
 
 def _clamped(values: Values) -> Values:

@@ -10,24 +10,16 @@ from functools import partial
 
 import numpy as np
 
-from fp4ref.arithmetic import Constants
-from fp4ref.conformance.mistakes import record
 from fp4ref.conformance.mistakes.gathered_rows import GATHERS
-from fp4ref.conformance.mistakes.kernel import Values, over_tensor
-from fp4ref.conformance.mistakes.record import Mistake, Slot, known
-from fp4ref.formats import F, Floats
+from fp4ref.conformance.mistakes.kernel import Values, after, as_of_scales, as_returned, over_tensor
+from fp4ref.conformance.mistakes.record import Mistake, Slot, by_row, known
+from fp4ref.formats import Floats
 
 Moved = Callable[[Floats], Floats]  # what belongs to rows, along the first axis, in the order in which rows use it
 SHARING = (2, 4, 8, 16, 32, 64, 128)  # rows
 
 
-def _of_other_rows(moved: Moved, amax: Floats, values: Values) -> Floats:
-    return np.asarray(moved(amax), F)
-
-
-def _of_another(moved: Moved, g: Floats, amax: Floats, k: Constants) -> Floats:
-    """Return the global scales [rows, 1, 1, 1] of other rows."""
-    return np.asarray(moved(g), F)
+of_rows = partial(known, when=by_row, alone=True)
 
 
 def rows_for_others() -> Iterator[Mistake]:
@@ -42,48 +34,39 @@ def rows_for_others() -> Iterator[Mistake]:
     ]
     others += [(gather.name, gather.text("amax"), gather) for gather in GATHERS if not gather.adjacent]
     for name, text, moved in others:
-        yield known(
+        yield of_rows(
             Slot.AMAX,
             f"amax-used-{name}",
             f"{text}; the amax that is returned is right",
-            record.by_row,
-            alone=True,
-            used=partial(_of_other_rows, moved),
+            used=after(as_returned, moved),
             whole=True,
         )
         scaled = text.replace("amax", "global scale")
-        yield known(
+        yield of_rows(
             Slot.ENCODE,
             f"encode-global-{name}",
             f"where elements are scaled, {scaled}; the scale bytes are right",
-            record.by_row,
-            alone=True,
-            element_global=partial(_of_another, moved),
+            element_global=after(as_of_scales, moved),
             whole=True,
         )
     for rows in (None, *SHARING):
         start = "" if rows is None else f", from each multiple of {rows} on"
-        for name, words, of_amax in (
-            ("amax", "amax", True),
-            ("amax-used", "global scale is made of an amax that", False),
+        for name, words, field, stage in (
+            ("amax", "amax", "amax", over_tensor),
+            ("amax-used", "global scale is made of an amax that", "used", as_returned),
         ):
-            kept = partial(_never_reset, rows)
-            yield known(
+            yield of_rows(
                 Slot.AMAX,
                 f"{name}-not-reset{'' if rows is None else f'-{rows}'}",
                 f"a row's {words} is the largest of its own and those of all rows before{start}",
-                record.by_row,
-                alone=True,
                 whole=True,
-                **({"amax": partial(_kept_amax, kept)} if of_amax else {"used": lambda a, values, kept=kept: kept(a)}),
+                **{field: after(stage, partial(_never_reset, rows))},
             )
     for rows in SHARING:
-        yield known(
+        yield of_rows(
             Slot.AMAX,
             f"amax-shared-{rows}-rows",
             f"{rows} neighbouring rows share their amax",
-            record.by_row,
-            alone=True,
             amax=partial(shared_by, rows),
         )
 
@@ -93,10 +76,6 @@ def _never_reset(rows: int | None, amax: Floats) -> Floats:
     starts = range(0, len(amax), rows or max(len(amax), 1))
     parts = [np.maximum.accumulate(amax[start : start + (rows or len(amax))]) for start in starts]
     return np.concatenate([amax[:0], *parts])
-
-
-def _kept_amax(kept: Callable[[Floats], Floats], values: Values, keep_nan: bool, by_row: bool) -> Floats:
-    return kept(over_tensor(values, keep_nan, by_row=True))
 
 
 def shared_by(rows: int, values: Values, keep_nan: bool, by_row: bool) -> Floats:

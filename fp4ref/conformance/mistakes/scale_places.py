@@ -8,97 +8,79 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of
+from fp4ref.conformance.mistakes.elsewhere import (
+    EVERY,
+    LAST,
+    IndexMap,
+    blank,
+    cleared,
+    clipped,
+    first_of,
+    inside,
+    modulo,
+    taken,
+)
+from fp4ref.conformance.mistakes.kernel import Kernel, after, over_block
+from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of, one_row, several_rows
 from fp4ref.formats import Codes
-from fp4ref.model.quantize import largest
-
-
-def _from_row(rows: Callable[[Any], Any], scales: Any) -> Any:
-    return scales[np.clip(rows(np.arange(len(scales))), 0, max(len(scales) - 1, 0))]
-
-
-def _from_column(columns: Callable[[Any], Any], scales: Any) -> Any:
-    width = scales.shape[1]
-    return scales[:, np.clip(columns(np.arange(width)), 0, max(width - 1, 0))]
 
 
 class ScalePlace(NamedTuple):
-    """Scales [rows, blocks] of other blocks, which are used or stored instead.
+    """Scales [rows, blocks] of other rows (axis 0) or blocks, which are used or stored instead.
 
-    gather: takes them along rows or columns by `place`. wraps: it is an index that is kept in too few bits.
+    wraps: the index is kept in too few bits.
     """
 
     name: str
     text: str
-    gather: Callable[[Any, Any], Any]
-    place: Callable[[Any], Any]
+    axis: int
+    order: IndexMap
     wraps: bool = False
 
 
-def _modulo(count: int, index: Any) -> Any:
-    return index % count
-
-
-def _first_of(count: int, index: Any) -> Any:
-    return index // count * count
-
-
 PLACES = (
-    ScalePlace("next", "of the next block", _from_column, lambda i: i + 1),
-    ScalePlace("previous", "of the previous block", _from_column, lambda i: i - 1),
-    ScalePlace("next-row", "of the next row", _from_row, lambda i: i + 1),
-    ScalePlace("previous-row", "of the previous row", _from_row, lambda i: i - 1),
-    ScalePlace("pair", "of the first of two neighbouring blocks", _from_column, partial(_first_of, 2)),
-    ScalePlace("first-column", "of the row's first block", _from_column, lambda i: i * 0),
-    ScalePlace("first-row", "of the first row", _from_row, lambda i: i * 0),
+    ScalePlace("next", "of the next block", 1, partial(clipped, 1)),
+    ScalePlace("previous", "of the previous block", 1, partial(clipped, -1)),
+    ScalePlace("next-row", "of the next row", 0, partial(clipped, 1)),
+    ScalePlace("previous-row", "of the previous row", 0, partial(clipped, -1)),
+    ScalePlace("pair", "of the first of two neighbouring blocks", 1, partial(first_of, 2)),
+    ScalePlace("first-column", "of the row's first block", 1, lambda index, count: index * 0),
+    ScalePlace("first-row", "of the first row", 0, lambda index, count: index * 0),
     *(
-        ScalePlace(
-            f"rows-{n}",
-            f"of the row modulo {n} (rows past {n} use the first tile's scales)",
-            _from_row,
-            partial(_modulo, n),
-            wraps=True,
+        ScalePlace(f"{name}-{n}", f"of the {words}", axis, partial(modulo, n), wraps=True)
+        for name, text, axis, sizes in (
+            ("rows", "row modulo {0} (rows past {0} use the first tile's scales)", 0, (8, 16, 32, 64, 128, 256)),
+            ("columns", "block modulo {0} (blocks past {0} use the first tile's)", 1, [1 << i for i in range(1, 12)]),
         )
-        for n in (8, 16, 32, 64, 128, 256)
+        for n, words in ((n, text.format(n)) for n in sizes)
     ),
-    *(
-        ScalePlace(
-            f"columns-{n}",
-            f"of the block modulo {n} (blocks past {n} use the first tile's)",
-            _from_column,
-            partial(_modulo, n),
-            wraps=True,
-        )
-        for n in (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-    ),
-    *(
-        ScalePlace(f"rows-by-{n}", f"of the first of {n} rows", _from_row, partial(_first_of, n))
-        for n in (2, 4, 16, 32, 128)
-    ),
+    *(ScalePlace(f"rows-by-{n}", f"of the first of {n} rows", 0, partial(first_of, n)) for n in (2, 4, 16, 32, 128)),
 )
+
+
+stored = partial(known, Slot.LAYOUT, whole=True)
 
 
 def misplaced() -> Iterator[Mistake]:
     """Mistakes in which block's scale is stored, or used."""
-    for name, text, gather, place, wraps in PLACES:
-        move = partial(gather, place)
+    for name, text, axis, order, wraps in PLACES:
+        move = partial(taken, order, axis)
         if wraps:
             yield known(
                 Slot.BLOCK,
                 f"both-{name}",
                 f"each block has the scale byte {text}, and elements are divided by it",
-                _has_rows,
+                one_row,
                 alone=True,
                 scale_byte=move,
                 whole=True,
             )
-        yield known(Slot.LAYOUT, f"stored-{name}", f"each block has the scale byte {text}", scales=move, whole=True)
+        yield stored(f"stored-{name}", f"each block has the scale byte {text}", scales=move)
         yield known(
             Slot.ENCODE,
             f"used-{name}",
             f"elements are divided by the scale {text}",
-            _has_rows if gather is _from_row else None,
+            None if axis else one_row,
             used_scale=move,
             whole=True,
         )
@@ -109,36 +91,28 @@ def misplaced() -> Iterator[Mistake]:
             ("flat", "over the whole tensor", partial(np.roll, shift=by)),
             ("rows", "down the rows, around the end", partial(np.roll, shift=by, axis=0)),
         ):
-            yield known(
-                Slot.LAYOUT,
+            yield stored(
                 f"stored-{way}-{name}",
                 f"scale bytes are stored one place too {way}, {text}",
                 scales=moved,
-                whole=True,
             )
     for size in (4, 8, 16, 32, 64, 128):
-        yield known(
-            Slot.LAYOUT,
+        yield stored(
             f"unwritten-rows-{size}",
             f"the scale bytes of rows past the last multiple of {size} are not written (0)",
-            scales=partial(_zero_rows, size),
-            whole=True,
+            scales=partial(cleared, size, 1),
         )
         if size <= 8:
-            yield known(
-                Slot.LAYOUT,
+            yield stored(
                 f"unwritten-columns-{size}",
                 f"the scale bytes past the last multiple of {size} blocks are not written (0)",
-                scales=partial(_zero_columns, size),
-                whole=True,
+                scales=partial(cleared, 1, size),
             )
     yield known(Slot.LAYOUT, "unwritten-all", "every scale byte is 0, or not written", scales=np.zeros_like)
-    yield known(
-        Slot.LAYOUT,
+    yield stored(
         "unwritten-last",
         "the last block's scale byte is not written (0)",
-        scales=lambda s: _last_zero(s, 1),
-        whole=True,
+        scales=lambda s: blank(s, EVERY, LAST),
     )
 
 
@@ -146,24 +120,6 @@ def _shifted(by: int, scales: Codes) -> Codes:
     moved = np.roll(scales, by, axis=1)
     moved[:, 0 if by > 0 else -1] = 0
     return moved
-
-
-def _zero_rows(size: int, scales: Codes) -> Codes:
-    scales = scales.copy()
-    scales[len(scales) // size * size :] = 0
-    return scales
-
-
-def _zero_columns(size: int, scales: Codes) -> Codes:
-    scales = scales.copy()
-    scales[:, scales.shape[1] // size * size :] = 0
-    return scales
-
-
-def _last_zero(scales: Codes, count: int) -> Codes:
-    scales = scales.copy()
-    scales[:, scales.shape[1] - count :] = 0
-    return scales
 
 
 # Square blocks
@@ -205,7 +161,7 @@ def squares() -> Iterator[Mistake]:
                 f"{name}",
                 f"the scale bytes of squares are those of the square {name}, where there is one",
                 f"the scales of the square {name}, where there is one,",
-                partial(_beside, axis, by),
+                partial(taken, partial(inside, by), axis),
             )
             for name, axis, by in (("below", 0, 1), ("above", 0, -1), ("on the right", 1, 1), ("on the left", 1, -1))
         ),
@@ -224,19 +180,11 @@ def squares() -> Iterator[Mistake]:
         for stage, way, text, changes in (
             (Slot.LAYOUT, "stored", f"{stored}; {own}", {"scales": of(partial(_stored, move))}),
             (Slot.ENCODE, "used", f"{used}; the stored bytes are right", {"used_scale": move}),
-            (Slot.BLOCK, "block", block, {"block_amax": partial(_maxima, move)}),
+            (Slot.BLOCK, "block", block, {"block_amax": after(over_block, move)}),
         ):
             yield known(
-                stage, f"{way}-squares-{name.replace(' ', '-')}", text, _has_squares, alone=True, whole=True, **changes
+                stage, f"{way}-squares-{name.replace(' ', '-')}", text, several_rows, alone=True, whole=True, **changes
             )
-
-
-def _has_rows(kernel: Kernel) -> bool:
-    return kernel.block.rows == 1
-
-
-def _has_squares(kernel: Kernel) -> bool:
-    return kernel.block.rows > 1
 
 
 def _turned(values: Any) -> Any:
@@ -260,13 +208,6 @@ def _mirrored_within(size: int, values: Any) -> Any:
     return values[np.where(there, other_i, i), np.where(there, other_j, j)]
 
 
-def _beside(axis: int, by: int, values: Any) -> Any:
-    """Return a grid [down, across, ...] moved by some places; where nothing comes from, its own stays."""
-    own = np.arange(values.shape[axis])
-    there = (own + by >= 0) & (own + by < len(own))
-    return np.take(values, np.where(there, own + by, own), axis)
-
-
 def _other_pitch(values: Any) -> Any:
     """Return a grid [down, across, ...] whose rows are read `down` places apart; past the end the first ones follow."""
     down, across = np.indices(values.shape[:2])
@@ -279,10 +220,6 @@ def _on_diagonal(by_row: bool, values: Any) -> Any:
     down, across = np.indices(values.shape[:2])
     index = down if by_row else across
     return values[np.minimum(index, values.shape[0] - 1), np.minimum(index, values.shape[1] - 1)]
-
-
-def _maxima(move: Callable[[Any], Any], blocks: Any, keep_nan: bool) -> Any:
-    return move(largest(blocks, (2, 3), keep_nan))
 
 
 def _stored(move: Callable[[Any], Any], kernel: Kernel) -> Callable[[Codes], Codes]:

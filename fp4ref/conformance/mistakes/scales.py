@@ -55,10 +55,6 @@ def _log2(x: Any) -> Any:
     return np.log2(np.asarray(x, F))
 
 
-def _two(exponent: Floats) -> Floats:
-    return apm.exp2(exponent)
-
-
 # The block scale
 
 Form = tuple[str, str, ScaleForm]
@@ -125,23 +121,23 @@ MX_SCALES: tuple[Form, ...] = (
     ("ocp-floor", "FLOOR with NaN for infinities", ar.block_scale_floor),
     ("ocp-ceil", "CEIL with NaN for infinities", ar.block_scale_ceil),
     ("ocp-even", "EVEN with NaN for infinities", ar.block_scale_even),
-    ("quotient-floor", "amax / max rounded down", lambda a, g, k: _two(np.floor(_log2(a / k.element_max)))),
-    ("quotient-round", "2^round(log2(amax / max))", lambda a, g, k: _two(np.rint(_log2(a / k.element_max)))),
+    ("quotient-floor", "amax / max rounded down", lambda a, g, k: apm.exp2(np.floor(_log2(a / k.element_max)))),
+    ("quotient-round", "2^round(log2(amax / max))", lambda a, g, k: apm.exp2(np.rint(_log2(a / k.element_max)))),
     (
         "log-floor",
         "2^(floor(log2 amax) - emax) with a rounded log2",
-        lambda a, g, k: _two(np.floor(_log2(a)) - k.element.emax),
+        lambda a, g, k: apm.exp2(np.floor(_log2(a)) - k.element.emax),
     ),
     (
         "log-ceil",
         "2^(ceil(log2 amax) - emax) with a rounded log2",
-        lambda a, g, k: _two(np.ceil(_log2(a)) - k.element.emax),
+        lambda a, g, k: apm.exp2(np.ceil(_log2(a)) - k.element.emax),
     ),
-    ("log-round", "2^(round(log2 amax) - emax)", lambda a, g, k: _two(np.rint(_log2(a)) - k.element.emax)),
+    ("log-round", "2^(round(log2 amax) - emax)", lambda a, g, k: apm.exp2(np.rint(_log2(a)) - k.element.emax)),
     (
         "log-rceil",
         "2^ceil(log2(amax / max)) with a rounded log2",
-        lambda a, g, k: _two(np.ceil(_log2(a / k.element_max))),
+        lambda a, g, k: apm.exp2(np.ceil(_log2(a / k.element_max))),
     ),
     (
         "strict",
@@ -193,9 +189,9 @@ def _power(number: float) -> str:
     return f"2^{exponent - 1}" if mantissa == 0.5 and exponent < 0 else f"{number:.4g}"
 
 
+made = partial(known, Slot.SCALE)
 ROUNDED_TWICE = tuple(
-    known(
-        Slot.SCALE,
+    made(
         f"scale-double-{name}",
         f"the block scale is {text} before its codec (double rounding)",
         scale_value=narrow,
@@ -206,33 +202,29 @@ ROUNDED_TWICE = tuple(
 
 def block_scale() -> Iterator[Mistake]:
     """Mistakes in the scale before its codec."""
-    stage = Slot.SCALE
     for name, text, form in SCALES:
         limited = partial(lambda f, a, g, k: np.fmin(f(a, g, k), FLT_MAX), form)
-        yield known(stage, f"scale-{name}", f"the block scale is {text}", nv, block_scale=limited)
+        yield made(f"scale-{name}", f"the block scale is {text}", nv, block_scale=limited)
     for name, text, form in MX_SCALES:
-        yield known(stage, f"mx-{name}", f"the block scale is {text}", mx, block_scale=form)
+        yield made(f"mx-{name}", f"the block scale is {text}", mx, block_scale=form)
     yield from _one_level()
     yield from ROUNDED_TWICE
     for low, (name, words, clamped) in itertools.product(LOWEST, CLAMPS):
-        yield known(
-            stage,
+        yield made(
             f"scale-floor-{low:.3g}{name}",
             f"the block scale is clamped below at {_power(low)}{words}",
             e4m3_scales,
             scale_value=partial(clamped, F(low)),
         )
     for top in (240.0, 256.0, 224.0, 416.0, 447.0, 128.0):
-        yield known(
-            stage,
+        yield made(
             f"scale-top-{top:g}",
             f"the block scale is clamped above at {top:g}",
             e4m3_scales,
             scale_value=partial(lambda most, t: np.minimum(t, most), F(top)),
         )
     for exponent in (-1, 1):
-        yield known(
-            stage,
+        yield made(
             f"scale-times-{2.0**exponent:g}",
             f"the block scale is {2.0**exponent:g} times what it should be",
             scale_value=partial(lambda by, t: t * by, F(2.0**exponent)),
@@ -250,8 +242,7 @@ def _one_level() -> Iterator[Mistake]:
         ("1", "amax itself", lambda a, g, k: a),
     )
     for name, text, form in forms:
-        yield known(
-            Slot.SCALE,
+        yield made(
             f"one-level-{name}",
             f"the block scale is {text}",
             both(e4m3_scales, lambda kernel: kernel.spec.global_scale is Granularity.NONE),
@@ -262,16 +253,14 @@ def _one_level() -> Iterator[Mistake]:
 def _zero_scales() -> Iterator[Mistake]:
     """Scales that take the place of zero."""
     for name, value in (("1", 1.0), ("1-8", 0.125), ("2^-9", 2.0**-9), ("2^-6", 2.0**-6), ("448", 448.0)):
-        yield known(
-            Slot.SCALE,
+        yield made(
             f"scale-zero-{name}",
             f"a block scale of exactly 0 becomes {value:g}",
             special=True,
             symptom=True,
             scale_value=partial(lambda to, t: np.where(t == 0, to, t), F(value)),
         )
-        yield known(
-            Slot.SCALE,
+        yield made(
             f"scale-byte-zero-{name}",
             f"a block scale that rounds to 0 becomes {value:g}",
             e4m3_scales,

@@ -10,57 +10,17 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import Mistake, Slot, e2m1, eight_bit, known, of, other_than
-from fp4ref.formats import Codec, Codes, Sign
+from fp4ref.conformance.mistakes.record import Mistake, Slot, When, e2m1, eight_bit, known, of, other_than
+from fp4ref.formats import Codes, Sign
 
 
-def with_codec(kernel: Kernel, **changes: Any) -> Codec:
+def other_codec(**changes: Any) -> of:
     """Return the codec of the elements with other fields."""
-    return replace(kernel.codec, **changes)
+    return of(lambda kernel: replace(kernel.codec, **changes))
 
 
-def signs() -> Iterator[Mistake]:
-    """Yield mistakes in the sign of a code."""
-    stage = Slot.SIGN
-    for sign, text in (
-        (Sign.NEGATIVE, "-0 in the input becomes +0 (the sign is x < 0)"),
-        (Sign.NONZERO, "the sign is dropped where the code is 0"),
-        (Sign.NOT_POSITIVE, "zeros of either sign become -0 (the sign is x <= 0)"),
-        (Sign.BIT, "-0 keeps its sign"),
-    ):
-        yield known(
-            stage,
-            f"sign-{sign}",
-            text,
-            other_than("codec", "sign", sign),
-            special=sign is not Sign.NONZERO,  # that one changes small negative values, too
-            codec=of(partial(with_codec, sign=sign)),
-        )
-    yield known(
-        stage,
-        "sign-negative-scaled",
-        "the sign is that of y < 0, after scaling: small negative elements that underflow to -0 lose it, and -0 does",
-        other_than("codec", "sign", Sign.NEGATIVE),
-        codec=of(partial(with_codec, sign=Sign.NEGATIVE)),
-    )
-    yield known(
-        stage,
-        "sign-lost",
-        "elements lose their sign",
-        code=of(lambda kernel: lambda code: code & np.uint8(_low(kernel))),
-    )
-    yield known(
-        stage,
-        "sign-flipped",
-        "elements have the opposite sign",
-        code=of(lambda kernel: lambda code: code ^ np.uint8(kernel.codec.format.sign_bit)),
-    )
-    yield known(stage, "sign-complement", "negative elements are in two's complement", code=of(_complement))
-    yield known(stage, "sign-low", "the sign is in the lowest bit of a code", code=of(_low_sign))
-
-
-def _low(kernel: Kernel) -> int:
-    return kernel.codec.format.sign_bit - 1
+def _sign(kernel: Kernel) -> int:
+    return kernel.codec.format.sign_bit
 
 
 def _complement(kernel: Kernel) -> Callable[[Codes], Codes]:
@@ -73,40 +33,51 @@ def _low_sign(kernel: Kernel) -> Callable[[Codes], Codes]:
     return lambda code: ((code & (sign - 1)).astype(np.uint16) << 1 | code >> (width - 1)).astype(np.uint8)
 
 
-def nans() -> Iterator[Mistake]:
-    """Yield other codes for NaN."""
+sign = partial(known, Slot.SIGN)
+
+SIGNS = (
+    *(
+        sign(
+            f"sign-{rule}",
+            text,
+            other_than("codec", "sign", rule),
+            special=rule is not Sign.NONZERO,  # that one changes small negative values, too
+            codec=other_codec(sign=rule),
+        )
+        for rule, text in (
+            (Sign.NEGATIVE, "-0 in the input becomes +0 (the sign is x < 0)"),
+            (Sign.NONZERO, "the sign is dropped where the code is 0"),
+            (Sign.NOT_POSITIVE, "zeros of either sign become -0 (the sign is x <= 0)"),
+            (Sign.BIT, "-0 keeps its sign"),
+        )
+    ),
+    sign(
+        "sign-negative-scaled",
+        "the sign is that of y < 0, after scaling: small negative elements that underflow to -0 lose it, and -0 does",
+        other_than("codec", "sign", Sign.NEGATIVE),
+        codec=other_codec(sign=Sign.NEGATIVE),
+    ),
+    sign("sign-lost", "elements lose their sign", code=of(lambda k: lambda code: code & np.uint8(_sign(k) - 1))),
+    sign("sign-flipped", "elements have the opposite sign", code=of(lambda k: lambda code: code ^ np.uint8(_sign(k)))),
+    sign("sign-complement", "negative elements are in two's complement", code=of(_complement)),
+    sign("sign-low", "the sign is in the lowest bit of a code", code=of(_low_sign)),
+)
+
+
+def _nan(code: int, negative: int, name: str, text: str, when: When) -> Mistake:
+    return sign(f"nan-{name}", f"NaN {text}", when, special=True, codec=other_codec(nan=(code, negative)))
+
+
+def _four_bit_nans() -> Iterator[Mistake]:
     for code in range(16):
-        yield known(
-            Slot.SIGN,
-            f"nan-{code}",
-            f"NaN becomes code {code}",
-            e2m1,
-            special=True,
-            codec=of(partial(with_codec, nan=(code, code))),
-        )
+        yield _nan(code, code, f"{code}", f"becomes code {code}", e2m1)
         if code < 8:
-            yield known(
-                Slot.SIGN,
-                f"nan-{code}-signed",
-                f"NaN becomes code {code} or {code + 8}, with its sign",
-                e2m1,
-                special=True,
-                codec=of(partial(with_codec, nan=(code, code | 8))),
-            )
-    for code in (0x00, 0x7E, 0x80, 0xFF, 0x7F):
-        yield known(
-            Slot.SIGN,
-            f"nan-{code:02x}",
-            f"NaN becomes code {code:#04x}",
-            eight_bit,
-            special=True,
-            codec=of(partial(with_codec, nan=(code, code))),
-        )
-    yield known(
-        Slot.SIGN,
-        "nan-signed",
-        "NaN keeps its sign",
-        eight_bit,
-        special=True,
-        codec=of(partial(with_codec, nan=(0x7F, 0xFF))),
-    )
+            text = f"becomes code {code} or {code + 8}, with its sign"
+            yield _nan(code, code | 8, f"{code}-signed", text, e2m1)
+
+
+NANS = (
+    *_four_bit_nans(),
+    *(_nan(c, c, f"{c:02x}", f"becomes code {c:#04x}", eight_bit) for c in (0x00, 0x7E, 0x80, 0xFF, 0x7F)),
+    _nan(0x7F, 0xFF, "signed", "keeps its sign", eight_bit),
+)

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.mistakes.inputs import SIZES, TINY
-from fp4ref.conformance.mistakes.kernel import over_tensor
+from fp4ref.conformance.mistakes.kernel import after, as_returned, over_tensor
 from fp4ref.conformance.mistakes.maxima_of_tensors import (
     absolute_of_signed,
-    amax_after,
     amax_both,
     amax_of,
     amax_of_first,
@@ -26,7 +25,6 @@ from fp4ref.conformance.mistakes.maxima_of_tensors import (
     of_whole_vectors,
     signed_plain,
     to_bits,
-    used_as,
 )
 from fp4ref.conformance.mistakes.record import (
     NARROW,
@@ -113,9 +111,9 @@ SIGNED = (
 def _rounded(name: str, text: str, rounding: Callable[[Floats], Floats], alone: bool) -> Iterator[Mistake]:
     """Yield a maximum that is rounded, and one that is rounded only where it is used."""
     maxima = partial(maximum, alone=alone, rounding=rounding)
-    yield maxima(f"amax-{name}", f"amax is {text}", has_global, amax=partial(amax_after, rounding))
+    yield maxima(f"amax-{name}", f"amax is {text}", has_global, amax=after(over_tensor, rounding))
     used = f"the amax that the global scale is made of is {text}"
-    yield maxima(f"amax-used-{name}", used, has_global, used=partial(used_as, rounding))
+    yield maxima(f"amax-used-{name}", used, has_global, used=after(as_returned, rounding))
 
 
 TRANSFORMED = (
@@ -238,7 +236,7 @@ RAISED = tuple(
         f"amax-plus-{more:.0e}",
         f"{more:g} is added to the amax that the global scale is made of",
         has_global,
-        used=partial(lambda by, a, values: a + by, F(more)),
+        used=after(as_returned, partial(np.add, F(more))),
     )
     for more in (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 )
@@ -248,9 +246,9 @@ def _floored(floor: float) -> Iterator[Mistake]:
     """Yield a maximum that is clamped below where it is used, and one that is returned so."""
     name, text = f"{floor:.0e}", f"amax is clamped below at {floor:.3g}"
     floors, clamped = partial(maximum, special=True), partial(np.maximum, F(floor))
-    yield floors(f"amax-floor-{name}", text, has_global, used=partial(used_as, clamped))
+    yield floors(f"amax-floor-{name}", text, has_global, used=after(as_returned, clamped))
     returned = f"{text}, and returned so"
-    yield floors(f"amax-returned-floor-{name}", returned, has_global, amax=partial(amax_after, clamped))
+    yield floors(f"amax-returned-floor-{name}", returned, has_global, amax=after(over_tensor, clamped))
 
 
 SPECIAL = (

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.kernel import Kernel, Turn
+from fp4ref.conformance.mistakes.kernel import Kernel, Turn, same
 from fp4ref.conformance.mistakes.maxima_of_blocks import block_of
 from fp4ref.conformance.mistakes.maxima_of_tensors import amax_of
 from fp4ref.conformance.mistakes.record import (
     Mistake,
     Slot,
+    cut_bfloat16,
     known,
     of,
     to_bfloat16,
@@ -90,19 +91,13 @@ def _swapped_bytes(mask: int) -> int:
     return (mask >> 8 | mask << 8) & 0xFFFF
 
 
-def narrow_butterfly(groups: Floats) -> Floats:
-    """Return a butterfly whose every sum is rounded to bfloat16."""
-    return _butterfly(groups, to_bfloat16)
-
-
-def half_butterfly(groups: Floats) -> Floats:
-    """Return a butterfly whose every sum is rounded to float16."""
-    return _butterfly(groups, to_float16)
-
-
-def _butterfly(
-    groups: Floats, narrow: Callable[[Floats], Floats], *, positive: bool = True, without: int = 0
+def butterfly_of(
+    groups: Floats, narrow: Callable[[Floats], Floats] = same, *, positive: bool = True, without: int = 0
 ) -> Floats:
+    """Return a butterfly of any power of two whose every sum is rounded.
+
+    positive: +0 is added at its end. without: a stride that is left out.
+    """
     shape, size = groups.shape, groups.shape[-1]
     for stride in (1 << bit for bit in range(size.bit_length() - 1) if 1 << bit != without):
         pairs = groups.reshape(*shape[:-1], size // (2 * stride), 2, stride)
@@ -111,14 +106,7 @@ def _butterfly(
     return groups.reshape(shape) + (F(0) if positive else F(-0.0))
 
 
-def signed_zeros(groups: Floats) -> Floats:
-    """Return the butterfly without the addition of +0 at its end."""
-    return _butterfly(groups, lambda sums: sums, positive=False)
-
-
-def any_butterfly(groups: Floats) -> Floats:
-    """Return the butterfly of any power of two."""
-    return _butterfly(groups, lambda sums: sums)
+signed_zeros = partial(butterfly_of, positive=False)
 
 
 def turned_butterfly(stride: int, groups: Floats) -> Floats:
@@ -168,8 +156,8 @@ PARTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "the result is rounded to float16 and then to bfloat16",
         {"narrow": lambda v: to_bfloat16(to_float16(v))},
     ),
-    ("bf16-sums", "every sum is rounded to bfloat16", {"sums": narrow_butterfly}),
-    ("fp16-sums", "every sum is rounded to float16", {"sums": half_butterfly}),
+    ("bf16-sums", "every sum is rounded to bfloat16", {"sums": partial(butterfly_of, narrow=to_bfloat16)}),
+    ("fp16-sums", "every sum is rounded to float16", {"sums": partial(butterfly_of, narrow=to_float16)}),
     ("signed-zeros", "a sum of zeros keeps the sign -0", {"sums": signed_zeros}),
     ("sequency", "the matrix is in sequency order", {"sums": sequency}),
     ("bit-reversed", "the results are in bit-reversed order", {"sums": bit_reversed}),
@@ -185,33 +173,28 @@ PARTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         (
             f"without-{stride}",
             f"the butterfly of stride {stride} is left out",
-            {"sums": partial(_butterfly, narrow=lambda sums: sums, without=stride)},
+            {"sums": partial(butterfly_of, without=stride)},
         )
         for stride in (1, 2, 4, 8)
     ),
-    ("size-8", "groups of 8 are transformed instead of 16", {"sums": any_butterfly, "size": 8, "factor": 8**-0.5}),
-    ("size-32", "groups of 32 are transformed instead of 16", {"sums": any_butterfly, "size": 32, "factor": 32**-0.5}),
-    ("size-4", "groups of 4 are transformed instead of 16", {"sums": any_butterfly, "size": 4, "factor": 0.5}),
+    ("size-8", "groups of 8 are transformed instead of 16", {"sums": butterfly_of, "size": 8, "factor": 8**-0.5}),
+    ("size-32", "groups of 32 are transformed instead of 16", {"sums": butterfly_of, "size": 32, "factor": 32**-0.5}),
+    ("size-4", "groups of 4 are transformed instead of 16", {"sums": butterfly_of, "size": 4, "factor": 0.5}),
     (
         "size-8-signs",
         "groups of 8 are transformed instead of 16, under all 16 signs",
-        {"sums": any_butterfly, "size": 8, "factor": 8**-0.5, "whole": True},
+        {"sums": butterfly_of, "size": 8, "factor": 8**-0.5, "whole": True},
     ),
     (
         "size-4-signs",
         "groups of 4 are transformed instead of 16, under all 16 signs",
-        {"sums": any_butterfly, "size": 4, "factor": 0.5, "whole": True},
+        {"sums": butterfly_of, "size": 4, "factor": 0.5, "whole": True},
     ),
     ("not", "the Hadamard matrix is missing, only signs and 1/4 are applied", {"sums": lambda v: v}),
 )
 
 
 MATRIX, PRECISION, WHERE = ("HAD-1",), ("HAD-3",), ("HAD-4",)  # the rules that a mistake breaks
-
-
-def truncated(values: Floats) -> Floats:
-    """Truncate to bfloat16."""
-    return (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(F)
 
 
 def transforms() -> Iterator[Mistake]:
@@ -224,7 +207,7 @@ def transforms() -> Iterator[Mistake]:
         breaks = PRECISION if "narrow" in change or change.get("sums") is signed_zeros else ()
         made = of(partial(_changed, change))
         yield known(stage, f"hadamard-{name}", f"Hadamard: {text}", turns, breaks=breaks, transform=made)
-    cut = of(partial(_changed, {"narrow": truncated}))
+    cut = of(partial(_changed, {"narrow": cut_bfloat16}))
     yield precise("hadamard-cut", "Hadamard: the result is truncated to bfloat16", transform=cut)
     unrounded = of(partial(_changed, {"narrow": lambda v: v}))
     yield precise(

@@ -7,6 +7,8 @@ from functools import partial
 
 import numpy as np
 
+from fp4ref.conformance.mistakes.elsewhere import EVERY, LAST, blank, cleared
+from fp4ref.conformance.mistakes.inputs import SIZES
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import Mistake, Slot, e2m1, known, of
 from fp4ref.formats import Codes
@@ -14,33 +16,26 @@ from fp4ref.formats import Codes
 # Codes that are not written
 
 
+packed = partial(known, Slot.PACKING, whole=True)
+
+
 def missing() -> Iterator[Mistake]:
     """Codes that stay zero, and bytes that are written to the wrong end of a buffer."""
     several: tuple[tuple[str, str, Callable[[Codes], Codes]], ...] = (
-        *(
-            (
-                f"columns-{size}",
-                f"elements past the last multiple of {size} columns",
-                partial(_cleared, 1, size),
-            )
-            for size in (2, 4, 8, 16, 32, 64, 128)
-        ),
-        *(
-            (f"rows-{size}", f"elements of rows past the last multiple of {size}", partial(_cleared, size, 1))
-            for size in (2, 4, 8, 16, 32, 64, 128)
-        ),
+        *((f"columns-{n}", f"elements past the last multiple of {n} columns", partial(cleared, 1, n)) for n in SIZES),
+        *((f"rows-{n}", f"elements of rows past the last multiple of {n}", partial(cleared, n, 1)) for n in SIZES),
     )
     one: tuple[tuple[str, str, Callable[[Codes], Codes]], ...] = (
         ("last-element", "the last element", partial(_last_codes, 1)),
         ("last-byte", "the last byte of data", lambda codes: _last_codes(2 - codes.shape[1] % 2, codes)),
-        ("last-column", "the last column of elements", lambda codes: _blank(codes, (slice(None), slice(-1, None)))),
-        ("last-row", "the last row of elements", lambda codes: _blank(codes, (slice(-1, None),))),
-        ("first-row", "the first row of elements", lambda codes: _blank(codes, (slice(0, 1),))),
+        ("last-column", "the last column of elements", lambda codes: blank(codes, EVERY, LAST)),
+        ("last-row", "the last row of elements", lambda codes: blank(codes, LAST)),
+        ("first-row", "the first row of elements", lambda codes: blank(codes, slice(0, 1))),
     )
     for verb, ways in (("are", several), ("is", one)):
         for name, text, change in ways:
             said = f"{text} {verb} not written (0)"
-            yield known(Slot.PACKING, f"unwritten-codes-{name}", said, codes=change, whole=True)
+            yield packed(f"unwritten-codes-{name}", said, codes=change)
     yield known(Slot.PACKING, "unwritten-codes-all", "every code is 0, or not written", codes=np.zeros_like)
     for name, text, joined in (
         (
@@ -61,14 +56,12 @@ def missing() -> Iterator[Mistake]:
         ("masked-7", "the lower nibble loses its sign", lambda low, high: (low & 7, high)),
         ("unmasked", "the sign of the lower code is the sign of both", lambda low, high: (low, high & 7 | low & 8)),
     ):
-        yield known(Slot.PACKING, f"codes-pair-{name}", text, e2m1, codes=partial(_paired, joined), whole=True)
+        yield packed(f"codes-pair-{name}", text, e2m1, codes=partial(_paired, joined))
     for power in (15, 16, 17):
-        yield known(
-            Slot.PACKING,
+        yield packed(
             f"data-wrap-{power}",
             f"offsets of data wrap at {1 << power} bytes ({power}-bit index), the rest is not written",
             codes=of(partial(_wrapping, 1 << power)),
-            whole=True,
         )
 
 
@@ -77,17 +70,6 @@ def _paired(joined: Callable[[Codes, Codes], tuple[Codes, Codes]], codes: Codes)
     even = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
     made = np.stack(joined(even[:, ::2], even[:, 1::2]), axis=-1).astype(np.uint8)
     return made.reshape(even.shape)[:, : codes.shape[1]]
-
-
-def _blank(codes: Codes, where: tuple[slice, ...]) -> Codes:
-    codes = codes.copy()
-    codes[where] = 0
-    return codes
-
-
-def _cleared(rows: int, columns: int, codes: Codes) -> Codes:
-    codes = _blank(codes, (slice(codes.shape[0] // rows * rows, None),))
-    return _blank(codes, (slice(None), slice(codes.shape[1] // columns * columns, None)))
 
 
 def _last_codes(count: int, codes: Codes) -> Codes:

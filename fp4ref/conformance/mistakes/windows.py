@@ -10,9 +10,11 @@ import numpy as np
 
 from fp4ref.conformance.mistakes.block_maxima import CUT
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of
+from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of, one_row, several_rows
 from fp4ref.formats import F, Floats
 from fp4ref.model.quantize import largest
+
+maxima = partial(known, Slot.BLOCK, alone=True)
 
 
 def windows() -> Iterator[Mistake]:
@@ -35,10 +37,6 @@ def _slid(mode: Any, by: int, values: Floats) -> Floats:
     return np.ascontiguousarray(padded[:, size + by : size + by + width])
 
 
-def _around(by: int, values: Floats) -> Floats:
-    return np.roll(values, -by, axis=1)
-
-
 def _in_memory(by: int, values: Floats) -> Floats:
     """Return the values `by` further on in memory, zeros outside of the tensor."""
     return _slid("constant", by, values.reshape(1, -1)).reshape(values.shape)
@@ -47,7 +45,7 @@ def _in_memory(by: int, values: Floats) -> Floats:
 EDGES: tuple[tuple[str, str, Callable[[int, Floats], Floats]], ...] = (
     ("row", "with nothing past the end of a row", partial(_slid, "constant")),
     ("edge", "with the last element repeated past the end of a row", partial(_slid, "edge")),
-    ("around", "around the end of the row", _around),
+    ("around", "around the end of the row", lambda by, values: np.roll(values, -by, axis=1)),
     ("memory", "with the next row past the end of a row", _in_memory),
 )
 WHOLE = "whole", "as far as the row has any"
@@ -61,12 +59,10 @@ def _beside() -> Iterator[Mistake]:
         ends = [(name, words, partial(slid, by)) for name, words, slid in EDGES]
         whole = [(*WHOLE, of(partial(_filled, by)))] if by < 0 else []
         for name, words, tails in (*ends, *whole):
-            yield known(
-                Slot.BLOCK,
+            yield maxima(
                 f"block-window-{by:+d}-{name}",
                 f"block maxima are taken over the elements {way}, {words}",
-                partial(_inside, by),
-                alone=True,
+                partial(lambda by, kernel: one_row(kernel) and abs(by) < kernel.block.columns, by),
                 tails=tails,
                 whole=True,
             )
@@ -75,10 +71,6 @@ def _beside() -> Iterator[Mistake]:
 def _filled(by: int, kernel: Kernel) -> Callable[[Floats], Floats]:
     """Return the function that slides rows of whole blocks, so that the last block sees all of its window."""
     return lambda values: _slid("constant", by, np.pad(values, ((0, 0), (0, -values.shape[1] % kernel.block.columns))))
-
-
-def _inside(by: int, kernel: Kernel) -> bool:
-    return kernel.block.rows == 1 and abs(by) < kernel.block.columns
 
 
 # Neighbours that share a scale where a row has an odd count of blocks
@@ -108,15 +100,11 @@ def _of_pair(place: int, own: Floats, pairs: Floats) -> Floats:
     return pairs[:, place, None] if pairs.size else own
 
 
-def _nothing(own: Floats, pairs: Floats) -> Floats:
-    return own[:, -1:] * F(0)
-
-
 TAILS: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
     ("joins", "joins the pair before it", _joined),
     ("pair", "has the scale of the pair before it", partial(_paired, partial(_of_pair, -1))),
     ("first", "has the scale of its row's first", partial(_paired, partial(_of_pair, 0))),
-    ("zero", "is left out (its maximum is 0)", partial(_paired, _nothing)),
+    ("zero", "is left out (its maximum is 0)", partial(_paired, lambda own, pairs: own[:, -1:] * F(0))),
 )
 
 
@@ -124,11 +112,9 @@ def _odd_tails() -> Iterator[Mistake]:
     """Yield blocks of twice the width, with another scale for the last block of a row."""
     text = "2 neighbouring blocks of a row share their scale (blocks that much wider)"
     for name, words, shared in TAILS:
-        yield known(
-            Slot.BLOCK,
+        yield maxima(
             f"block-2-across-{name}",
             f"{text}; the last block of an odd count {words}",
-            alone=True,
             breaks=CUT,
             block_amax=partial(_shared, shared),
             whole=True,
@@ -138,12 +124,10 @@ def _odd_tails() -> Iterator[Mistake]:
 def _flat() -> Iterator[Mistake]:
     """Yield neighbours that are counted over the whole tensor."""
     for count in (2, 4):
-        yield known(
-            Slot.BLOCK,
+        yield maxima(
             f"block-{count}-flat",
             f"{count} neighbouring blocks share their scale, counted over the whole tensor, across the ends of rows",
-            lambda kernel: kernel.block.rows == 1,
-            alone=True,
+            one_row,
             block_amax=partial(_shared, partial(_flat_groups, count)),
             whole=True,
         )
@@ -158,12 +142,10 @@ def _flat_groups(count: int, own: Floats) -> Floats:
 def _squares() -> Iterator[Mistake]:
     """Yield blocks of several rows whose groups of rows begin at another row."""
     for start in (1, 2, 4, 8):
-        yield known(
-            Slot.BLOCK,
+        yield maxima(
             f"block-rows-from-{start}",
             f"the groups of rows that share a scale begin at row {start}, not at row 0",
-            lambda kernel: kernel.block.rows > 1,
-            alone=True,
+            several_rows,
             block_amax=partial(_rows_from, start),
             whole=True,
         )

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import numpy as np
-
+from fp4ref.conformance.mistakes.elsewhere import modulo, taken
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
-from fp4ref.formats import Codes, Floats
+from fp4ref.formats import Codes
 
 BITS = (8, 10, 12, 15, 16)
 
@@ -38,7 +37,7 @@ def wrapped_reads() -> Iterator[Mistake]:
     for bits in BITS:
         count = 1 << bits
         for axis, what in ((0, "row"), (1, "column")):
-            read = partial(_modulo, count, axis)
+            read = partial(taken, partial(modulo, count), axis)
             text = f"{what}s from {count:,} on are read at {what} - {count:,} of x"
             yield known(
                 Slot.INPUT, f"input-{what}-modulo-{bits}", text, alone=True, whole=True, breaks=("NUM-4",), values=read
@@ -53,13 +52,6 @@ def wrapped_reads() -> Iterator[Mistake]:
                 breaks=("NUM-4",),
                 quantized=read,
             )
-
-
-def _modulo(count: int, axis: int, values: Floats) -> Floats:
-    """Return values of which the row, or column, is taken modulo a count."""
-    if values.shape[axis] <= count:
-        return values
-    return np.take(values, np.arange(values.shape[axis]) % count, axis)
 
 
 def _wrapped(count: int, codes: Codes) -> Codes:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import IO, Any
 
-from fp4ref.conformance.run import sweep_call
-from fp4ref.conformance.run.huge_call import attempt
+from fp4ref.conformance.run import huge_call, sweep_call
 from fp4ref.conformance.run.huge_trial import HugeTrial
-from fp4ref.conformance.run.messages import jobs_of, of_outcomes, receive, send
+from fp4ref.conformance.run.messages import receive, send
 from fp4ref.conformance.run.sweep_trial import Sweep
 from fp4ref.conformance.subjects.calling import Caller
 from fp4ref.conformance.subjects.guards import Arrays
@@ -29,9 +28,9 @@ def main() -> None:
     first = receive(requests)
     if first is None:
         return
-    number = {"number": first[0].pop("number")}
+    number = {"number": first.pop("number")}
     try:
-        function, declared = loaded(**first[0])
+        function, declared = loaded(**first)
         Arrays(declared.arrays, declared.device).bytes(1, 0)  # fails where there is no such device
     except (Exception, SystemExit) as error:  # noqa: BLE001 - importing a stranger's module may raise anything
         send(answers, number | {"error": _parts(error)})
@@ -39,15 +38,15 @@ def main() -> None:
     send(answers, number | {"declaration": declared.to_json()})
     caller = Caller(function, declared)
     while (message := receive(requests)) is not None:
-        if "huge" in message[0]:
-            send(answers, attempt(function, declared, HugeTrial.of(message)) | {"number": message[0]["number"]})
-            continue
-        if "sweep" in message[0]:
-            send(answers, sweep_call.attempt(function, declared, Sweep.of(message)) | {"number": message[0]["number"]})
-            continue
-        how = {name: message[0][name] for name in ("remember", "together") if name in message[0]}
-        said, arrays = of_outcomes(caller.outcomes(jobs_of(message), **how))
-        send(answers, said | {"number": message[0]["number"]}, arrays)
+        number = {"number": message.pop("number")}
+        trial = message.pop("trial", None)
+        if isinstance(trial, HugeTrial):
+            found = huge_call.attempt(function, declared, trial)
+        elif isinstance(trial, Sweep):
+            found = sweep_call.attempt(function, declared, trial)
+        else:
+            found = {"outcomes": caller.outcomes(**message)}
+        send(answers, found | number)
 
 
 def loaded(

@@ -20,7 +20,7 @@ from fp4ref.conformance.run.huge_trial import Fold, HugeTrial
 from fp4ref.conformance.subjects.calling import ONE_BYTE, named_results, present, require_shape
 from fp4ref.conformance.subjects.failures import Wrong, raised
 from fp4ref.conformance.subjects.guards import FENCE, UNWRITTEN, Arrays, counted, fenced, host_bytes, numpy_dtype
-from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
+from fp4ref.conformance.subjects.outcomes import FindingKind
 from fp4ref.conformance.subjects.subject import Declaration, Job, Output
 
 PIECE = 1 << 27  # bytes that are built or compared at a time
@@ -50,7 +50,7 @@ class HugeDifference:
 
 
 def attempt(function: Callable[..., Any], declared: Declaration, trial: HugeTrial) -> dict[str, Any]:
-    """Call a kernel once, and tell as JSON data how its results differ; nothing that it raises gets out.
+    """Call a kernel once, and tell how its results differ; nothing that it raises gets out.
 
     The record has `skipped`, the reason why the call was not made, or `finding`, or `results` by name.
 
@@ -64,15 +64,11 @@ def attempt(function: Callable[..., Any], declared: Declaration, trial: HugeTria
     try:
         return _compared(function, declared, trial, library)
     except Wrong as wrong:
-        return _told(wrong.finding)
+        return {"finding": wrong.finding}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the code on trial may raise anything
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             return {"skipped": f"memory was exhausted in the call, {_gib(free)} were free"}
-        return _told(raised(error, function))
-
-
-def _told(finding: Finding) -> dict[str, Any]:
-    return {"finding": finding.parts}
+        return {"finding": raised(error, function)}
 
 
 def _gib(size: int) -> str:

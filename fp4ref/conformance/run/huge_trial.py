@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.run.messages import Message, jobs_of, of_jobs
 from fp4ref.conformance.subjects.guards import numpy_dtype
 from fp4ref.conformance.subjects.subject import Job, Output
 
@@ -69,34 +68,3 @@ class HugeTrial:
         ]
         made = [(output.shape, numpy_dtype(output.dtype).itemsize) for output in self.outputs.values()]
         return sum(math.prod(shape) * size for shape, size in given + made)
-
-    def message(self) -> Message:
-        """Return the message that asks for this call."""
-        record, sent = of_jobs([self.body, self.last])
-        for name, (body, last) in self.expected.items():
-            sent |= {f"body {name}": body, f"last {name}": last}
-        for part, values in self.samples.items():
-            sent |= {f"sample {part} {name}": value for name, value in values.items()}
-        folds = {name: list(fold) for name, fold in self.folds.items()}
-        names = {"expected": list(self.expected), "samples": {part: list(each) for part, each in self.samples.items()}}
-        plan = {"folds": folds, "count": self.count, "parts": self.parts, "memory": self.memory}
-        return record | {"huge": plan | names}, sent
-
-    @classmethod
-    def of(cls, message: Message) -> HugeTrial:
-        """Return the call that a message asks for."""
-        plan, sent = message[0]["huge"], message[1]
-        body, last = jobs_of(message)
-        return cls(
-            body,
-            last,
-            {name: (sent[f"body {name}"], sent[f"last {name}"]) for name in plan["expected"]},
-            {name: Fold(*fold) for name, fold in plan["folds"].items()},
-            plan["count"],
-            plan["parts"],
-            {
-                int(part): {name: sent[f"sample {part} {name}"] for name in names}
-                for part, names in plan["samples"].items()
-            },
-            plan["memory"],
-        )

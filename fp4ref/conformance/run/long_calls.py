@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from fp4ref.conformance.run.messages import Message
+from fp4ref.conformance.run.huge_trial import HugeTrial
 from fp4ref.conformance.run.process import LOADING, KernelProcess
 from fp4ref.conformance.run.run_options import RunOptions
+from fp4ref.conformance.run.sweep_trial import Sweep
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
 from fp4ref.conformance.subjects.subject import Declaration, Subject
 from fp4ref.errors import BackendError
 
-
-class LongTrial(Protocol):
-    """A call that a process of its own can be asked for."""
-
-    def message(self) -> Message:
-        """Return the request."""
-
-
-Trial = TypeVar("Trial", bound=LongTrial)
+Trial = TypeVar("Trial", HugeTrial, Sweep)
 
 
 def caller(
@@ -44,13 +37,13 @@ def caller(
         process = stack.enter_context(contextlib.closing(KernelProcess(target, changes, subject.library, limit)))
     except BackendError as error:  # it could be loaded before
         said = str(error)
-        return lambda trial, more: {"finding": Finding(FindingKind.CRASHED, said).parts}
+        return lambda trial, more: {"finding": Finding(FindingKind.CRASHED, said)}
 
     def call(trial: Trial, more: float) -> dict[str, Any]:
-        found = process.answer(trial.message(), options.timeout + options.allowance + more, options.left)
+        found = process.answer({"trial": trial}, options.timeout + options.allowance + more, options.left)
         if not isinstance(found, Finding):
             return found
         ended = found.kind is FindingKind.HUNG and options.left <= 0
-        return late if ended else {"finding": found.parts}
+        return late if ended else {"finding": found}
 
     return call

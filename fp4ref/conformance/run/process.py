@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from fp4ref.conformance.run.messages import Message, of_jobs, outcomes_of, receive, send
+from fp4ref.conformance.run.messages import Message, receive, send
 from fp4ref.conformance.run.waiting import WaitCount
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
 from fp4ref.conformance.subjects.subject import Declaration, Job
@@ -57,15 +57,15 @@ class KernelProcess:
         for act, stream in ((self._speak, self._requests), (self._listen, self._child.stdout)):
             threading.Thread(target=act, args=(stream,), daemon=True).start()
         try:
-            answer = self._ask(limit, ({"target": target, "changes": changes, "library": library}, {}), limit)
+            answer = self.answer({"target": target, "changes": changes, "library": library}, limit, limit)
         except BaseException:
             self.close()
             raise
-        if isinstance(answer, Finding) or "error" in answer[0]:
+        if isinstance(answer, Finding) or "error" in answer:
             self.close()
-            parts = [answer.text] if isinstance(answer, Finding) else answer[0]["error"]
+            parts = [answer.text] if isinstance(answer, Finding) else answer["error"]
             raise _refused(target, *parts)
-        self.declaration = Declaration(**answer[0]["declaration"])
+        self.declaration = Declaration(**answer["declaration"])
 
     def outcomes(
         self, jobs: Sequence[Job], limit: float, left: float = math.inf, **how: bool
@@ -77,19 +77,35 @@ class KernelProcess:
 
         Rules: CNF-37, CNF-38, CNF-73.
         """
-        record, arrays = of_jobs(jobs)
-        answer = self._ask(limit, (record | how, arrays), left)
-        return answer if isinstance(answer, Finding) else outcomes_of(answer)
+        answer = self.answer({"jobs": list(jobs), **how}, limit, left)
+        return answer if isinstance(answer, Finding) else list(answer["outcomes"])
 
-    def answer(self, message: Message, limit: float, left: float) -> dict[str, Any] | Finding:
-        """Return the record that answers a message, or how the process ended or kept silent.
+    def answer(self, message: Message, limit: float, left: float = math.inf) -> Message | Finding:
+        """Return the answer to a message, or how the process ended or kept silent; an answer to another one is dropped.
 
-        limit: seconds in which the process does not wait for a processor; left: seconds of the clock.
+        limit: seconds without those in which the process waits for a processor, if these are at most WAITING times
+        as many. left: seconds of the clock.
 
-        Rules: CNF-37, CNF-38.
+        Rules: CNF-37, CNF-38, CNF-73.
         """
-        found = self._ask(limit, message, left)
-        return found if isinstance(found, Finding) else dict(found[0])
+        self._number += 1
+        self._unsent.put(message | {"number": self._number})
+        start, waited = time.monotonic(), 0.0
+        counts = WaitCount(os.getpid()), WaitCount(self._child.pid, family=True)
+        while True:
+            end = start + min(limit + waited, left, threading.TIMEOUT_MAX)
+            try:
+                answer = self._answers.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                longer = min(sum(count.seconds() for count in counts), WAITING * limit)
+                if longer > waited + SLIGHT * limit and time.monotonic() - start < left:
+                    waited = longer
+                    continue
+                return Finding(FindingKind.HUNG, f"no result after {max(min(limit, left), 0.0):.3g} s{_beside(waited)}")
+            if answer is None:
+                return self._ended()
+            if answer.get("number") == self._number:
+                return answer
 
     def close(self) -> None:
         """End the process and all that it started, and wait for that."""
@@ -107,39 +123,11 @@ class KernelProcess:
             self._requests.close()
         self._errors.close()
 
-    def _ask(self, limit: float, message: Message, left: float = math.inf) -> Any:
-        """Return the answer of the same number, or a finding; another's answer is dropped.
-
-        limit: seconds without those in which the process waits for a processor, if these are at most WAITING times
-        as many. left: seconds of the clock.
-
-        Rules: CNF-73.
-        """
-        self._number += 1
-        record, arrays = message
-        self._unsent.put((record | {"number": self._number}, arrays))
-        start, waited = time.monotonic(), 0.0
-        counts = WaitCount(os.getpid()), WaitCount(self._child.pid, family=True)
-        while True:
-            end = start + min(limit + waited, left, threading.TIMEOUT_MAX)
-            try:
-                answer = self._answers.get(timeout=max(0.0, end - time.monotonic()))
-            except queue.Empty:
-                longer = min(sum(count.seconds() for count in counts), WAITING * limit)
-                if longer > waited + SLIGHT * limit and time.monotonic() - start < left:
-                    waited = longer
-                    continue
-                return Finding(FindingKind.HUNG, f"no result after {max(min(limit, left), 0.0):.3g} s{_beside(waited)}")
-            if answer is None:
-                return self._ended()
-            if answer[0].get("number") == self._number:
-                return answer
-
     def _speak(self, stream: IO[bytes]) -> None:
         """Send what is asked; a process that does not read delays no one else."""
         with contextlib.suppress(OSError, ValueError):
             while (message := self._unsent.get()) is not None:
-                send(stream, *message)
+                send(stream, message)
 
     def _listen(self, stream: IO[bytes]) -> None:
         """Hand on what the process answers; None when it has ended."""

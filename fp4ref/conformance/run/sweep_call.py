@@ -18,7 +18,6 @@ from fp4ref.conformance.run.sweep_trial import Sweep, SweepPart
 from fp4ref.conformance.subjects.calling import named_results, present, require_shape
 from fp4ref.conformance.subjects.failures import Wrong, raised
 from fp4ref.conformance.subjects.guards import UNWRITTEN, Arrays, host, numpy_dtype
-from fp4ref.conformance.subjects.outcomes import Finding
 from fp4ref.conformance.subjects.subject import Declaration, Job, Output
 from fp4ref.layout import layout
 
@@ -27,20 +26,16 @@ EXPONENTS = {"float32": 0x7F800000, "bfloat16": 0x7F80, "float16": 0x7C00}  # th
 
 
 def attempt(function: Callable[..., Any], declared: Declaration, sweep: Sweep) -> dict[str, Any]:
-    """Call a kernel once, and tell as JSON data which codes and scales differ; nothing that it raises gets out.
+    """Call a kernel once, and tell which codes and scales differ; nothing that it raises gets out.
 
     Rules: CNF-9, CNF-46.
     """
     try:
         return _SweepCall(sweep, declared).made(function)
     except Wrong as wrong:
-        return _told(wrong.finding)
+        return {"finding": wrong.finding}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the code on trial may raise anything
-        return _told(raised(error, function))
-
-
-def _told(finding: Finding) -> dict[str, Any]:
-    return {"finding": finding.parts}
+        return {"finding": raised(error, function)}
 
 
 class _SweepCall:

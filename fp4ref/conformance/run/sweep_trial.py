@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.run.messages import Message
 from fp4ref.formats import Codes
 
 
@@ -58,24 +57,3 @@ class Sweep:
     def patterns(self) -> int:
         """The number of patterns in all parts."""
         return sum(part.stop - part.start for part in self.parts)
-
-    def message(self) -> Message:
-        """Return the message that asks for this call."""
-        record = {name: value for name, value in asdict(self).items() if name != "steps"}
-        arrays: dict[str, NDArray[Any]] = {}
-        for number, steps in enumerate(self.steps):
-            arrays |= {f"starts {number}": steps.starts, f"codes {number}": steps.codes}
-        record["steps"] = [[steps.byte, steps.maximum] for steps in self.steps]
-        return {"sweep": record}, arrays
-
-    @classmethod
-    def of(cls, message: Message) -> Sweep:
-        """Return the call that a message asks for."""
-        record, arrays = message[0]["sweep"], message[1]
-        steps = tuple(
-            SweepSteps(byte, maximum, arrays[f"starts {number}"], arrays[f"codes {number}"])
-            for number, (byte, maximum) in enumerate(record.pop("steps"))
-        )
-        parts = tuple(SweepPart(*part) for part in record.pop("parts"))
-        multiple, lead = tuple(record.pop("multiple")), record.pop("lead")
-        return cls(**record, multiple=multiple, lead=lead and tuple(lead), parts=parts, steps=steps)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.judge.coverage import Coverage, Extent, untried
 from fp4ref.conformance.vectors.text import Mismatch
-from fp4ref.conformance.verdict.dump_report import Cell
+from fp4ref.conformance.verdict.dump_report import Cell, count_test
 from fp4ref.rules import known
 
 if TYPE_CHECKING:
@@ -84,9 +84,8 @@ class SelfCheckReport:
         """Count one test; blamed: the rules that a mismatch speaks against, if not all."""
         self.tests[subject] += 1
         for rule in dict.fromkeys(rules):
-            cell = self.cells.setdefault(rule, {}).setdefault(subject, Cell())
-            cell.total += 1
-            cell.passed += not found or bool(blamed and rule not in blamed)
+            passed = not found or bool(blamed and rule not in blamed)
+            count_test(self.cells.setdefault(rule, {}), subject, passed=passed)
         if found:
             self.failed[subject] += 1
             self.failing.append(f"{subject}: {test}")

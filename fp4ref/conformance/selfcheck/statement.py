@@ -9,7 +9,7 @@ from typing import Any
 from fp4ref.conformance.selfcheck.report import SelfCheckReport
 from fp4ref.conformance.selfcheck.trials import specs
 from fp4ref.conformance.verdict.dump_report import Cell
-from fp4ref.conformance.verdict.statement import NamedSubject, cells, common, specs_of
+from fp4ref.conformance.verdict.statement import NamedSubject, found_of
 
 
 def of_backends(report: SelfCheckReport, subject: NamedSubject) -> dict[str, Any]:
@@ -20,25 +20,17 @@ def of_backends(report: SelfCheckReport, subject: NamedSubject) -> dict[str, Any
     Rules: CNF-17, CNF-41, CNF-63.
     """
     absent = dict.fromkeys(report.unavailable, "not available")
-    basis = replace(report.coverage, not_judged=absent).to_json()
-    rules = {rule: _sum(by_subject) for rule, by_subject in report.cells.items()}
-    skipped = {
-        f"{name}: {reason}": count
-        for name, by_reason in report.unsupported.items()
-        for reason, count in by_reason.items()
-    }
-    return {
-        **common(subject, report.ok, basis, list(dict.fromkeys(report.failing)), {}),
-        "specs": specs_of(specs()),
-        "declaration": {},
-        "cases": report.tests.total(),
-        "families": {},
-        "rules": cells(rules),
-        "counts": {},
-        "differs_on": [],
-        "findings": [],
-        "skipped": dict(sorted(skipped.items())),
-    }
+    named = ((f"{name}: {reason}", n) for name, found in report.unsupported.items() for reason, n in found.items())
+    return found_of(
+        report,
+        subject,
+        specs(),
+        failing=list(dict.fromkeys(report.failing)),
+        rules={rule: _sum(by_subject) for rule, by_subject in report.cells.items()},
+        skipped=dict(named),
+        cases=report.tests.total(),
+        coverage=replace(report.coverage, not_judged=absent).to_json(),
+    )
 
 
 def _sum(by_subject: Mapping[str, Cell]) -> Cell:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -54,17 +53,6 @@ class Finding:
     text: str
     trace: str = ""
     error: ErrorParts | None = None
-
-    @classmethod
-    def told(cls, parts: Sequence[Any]) -> Finding:
-        """Return the finding of a list that another process sent."""
-        kind, text, trace, error = parts
-        return cls(FindingKind(kind), text, trace, error and ErrorParts(*error))
-
-    @property
-    def parts(self) -> list[Any]:
-        """The finding as a list of JSON data, for another process."""
-        return [self.kind.value, self.text, self.trace, self.error]
 
     def to_json(self) -> dict[str, str]:
         """Return the texts as JSON data."""

@@ -33,6 +33,18 @@ class Cell:
     total: int = 0
 
 
+def count_test(cells: dict[Any, Cell], key: Any, *, passed: bool) -> None:
+    """Add one test to a cell."""
+    cell = cells.setdefault(key, Cell())
+    cell.total += 1
+    cell.passed += passed
+
+
+def profiles_text(names: Sequence[str]) -> str:
+    """Return the names of profiles for a headline, the first ones if there are many."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+
+
 class Verdict(StrEnum):
     """The verdicts, best first. Rules: CNF-2, CNF-23."""
 
@@ -125,7 +137,7 @@ class DumpReport:
     def headline(self) -> str:
         """The verdict in a line."""
         specs = ", ".join(dict.fromkeys(result.spec.name for result in self.results))
-        names = ", ".join(self.profiles[:3]) + (f" and {len(self.profiles) - 3} more" if self.profiles[3:] else "")
+        names = profiles_text(self.profiles)
         tolerated = sum(result.compared.tolerated for result in self.results)
         match self.kind:
             case Verdict.CONFORMS:

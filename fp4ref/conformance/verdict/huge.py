@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fp4ref.conformance.judge.coverage import Coverage, Extent, not_judged
@@ -208,10 +208,8 @@ def check(
 
 def _completed(case: HugeCase, record: dict[str, Any], planned: HugePlan, sizes: tuple[Size, ...]) -> HugeCase:
     """Return a case with the outcome of its call."""
-    said = record.get("finding")
-    finding = None if said is None else Finding.told(said)
     results = {name: _placed(name, found, case, planned, sizes) for name, found in record.get("results", {}).items()}
-    return HugeCase(case.size, case.dtype, case.rows, case.columns, record.get("skipped", ""), finding, results)
+    return replace(case, skipped=record.get("skipped", ""), finding=record.get("finding"), results=results)
 
 
 def _placed(
@@ -221,7 +219,7 @@ def _placed(
     tile, part = planned.rows, planned.rows // PARTS
     first, last, ranges, samples = (found[key] for key in ("first", "last", "ranges", "samples"))
     placed = {key: found[key] for key in ("size", "differing", "got", "expected", "total", "expected_total")}
-    placed["samples"] = {f"{int(at) * part}:{(int(at) + 1) * part}": wrong for at, wrong in samples.items()}
+    placed["samples"] = {f"{at * part}:{(at + 1) * part}": wrong for at, wrong in samples.items()}
     row = None if first is None else planned.row_of(name, first[1])
     if row is None:
         return placed

@@ -18,7 +18,15 @@ from fp4ref.conformance.judge.isolation import InternalError, unexplained
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.run.ending import words
 from fp4ref.conformance.subjects.outcomes import FindingKind
-from fp4ref.conformance.verdict.dump_report import KernelVerdict, Result, Verdict, incomplete, result_json, untried_text
+from fp4ref.conformance.verdict.dump_report import (
+    KernelVerdict,
+    Result,
+    Verdict,
+    incomplete,
+    profiles_text,
+    result_json,
+    untried_text,
+)
 from fp4ref.conformance.verdict.tally import Tally
 from fp4ref.conformance.verdict.telling import told
 
@@ -26,7 +34,7 @@ STATE = {FindingKind.UNSTABLE, FindingKind.DEPENDS}  # findings on bytes that no
 
 
 @dataclass
-class KernelReport(KernelVerdict, Tally):
+class KernelReport(Tally, KernelVerdict):
     """The findings about one kernel under one specification."""
 
     diagnosis: Diagnosis | None = None
@@ -78,7 +86,7 @@ class KernelReport(KernelVerdict, Tally):
     @property
     def _verdict(self) -> str:
         names = self.diagnosis.profiles if self.diagnosis is not None else ()
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+        shown = profiles_text(names)
         match self.kind:
             case Verdict.CONFORMS:
                 orders = f" ({self.tolerated:,} by the bound of HAD-7)" if self.tolerated else ""

@@ -20,7 +20,7 @@ from fp4ref.conformance.judge.unchecked import Unchecked
 from fp4ref.conformance.run.ending import Ending, words
 from fp4ref.conformance.subjects.outcomes import Finding
 from fp4ref.conformance.subjects.subject import Declaration
-from fp4ref.conformance.verdict.dump_report import Cell, KernelVerdict, Verdict, incomplete, untried_text
+from fp4ref.conformance.verdict.dump_report import Cell, KernelVerdict, Verdict, count_test, incomplete, untried_text
 from fp4ref.formats import F, ignoring_float_warnings
 from fp4ref.operands import AlphaRule
 from fp4ref.spec import Spec
@@ -175,7 +175,7 @@ class ProductReport(KernelVerdict):
         """Return tests passed and made, by family."""
         found: dict[str, Cell] = {}
         for judgement in self.judgements:
-            _count(found, judgement.case.family, passed=judgement.equal)
+            count_test(found, judgement.case.family, passed=judgement.equal)
         return found
 
     def rules(self) -> dict[str, Cell]:
@@ -185,7 +185,7 @@ class ProductReport(KernelVerdict):
         broken = broken_rules(self.judgements, to, self.rule)
         for judgement, at_fault in zip(self.judgements, broken, strict=True):
             for rule in checked_rules(judgement.case, to):
-                _count(found, rule, passed=rule not in at_fault)
+                count_test(found, rule, passed=rule not in at_fault)
         return found
 
     def mismatches(self, limit: int) -> list[str]:
@@ -220,13 +220,6 @@ class ProductReport(KernelVerdict):
             "mismatches": self.mismatches(64),
             "internal_errors": [error.to_json() for error in self.errors],
         }
-
-
-def _count(cells: dict[str, Cell], key: str, *, passed: bool) -> None:
-    """Add one test to a cell."""
-    cell = cells.setdefault(key, Cell())
-    cell.total += 1
-    cell.passed += passed
 
 
 @ignoring_float_warnings

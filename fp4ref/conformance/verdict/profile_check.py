@@ -20,7 +20,7 @@ from fp4ref.conformance.judge.cases import Judgement, compare_direction, judge
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import Runner, run
 from fp4ref.conformance.subjects.subject import Subject, golden, job_of, reasons
-from fp4ref.conformance.verdict.dump_report import Cell
+from fp4ref.conformance.verdict.dump_report import Cell, count_test
 from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.conformance.verdict.tally import Settings
 from fp4ref.formats import F
@@ -111,9 +111,7 @@ def check_profile(
         report.add(judgement)
         if judgement.case.id in report.unchecked.cases:
             continue
-        cell = found.shares.setdefault((item.case.family, item.case.x.dtype.name), Cell())
-        cell.total += 1
-        cell.passed += judgement.equal
+        count_test(found.shares, (item.case.family, item.case.x.dtype.name), passed=judgement.equal)
         if judgement.compared is not None and not judgement.equal:
             wrong.append(judgement)
     if wrong:

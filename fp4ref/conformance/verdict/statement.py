@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import fp4ref
@@ -22,6 +24,7 @@ from fp4ref.spec import SPEC_VERSION, Spec
 VERSION = 1
 SCHEMA = "statement.schema.json"
 PREFIX = "sha256:"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -63,73 +66,111 @@ def statement(found: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, 
     return {"fp4ref_statement": VERSION, "digest": digest(found), "found": dict(found), "beside": dict(beside)}
 
 
-def of_kernel(report: KernelReport, subject: NamedSubject, known: Mapping[str, str]) -> dict[str, Any]:
-    """Return the trial and the findings of a kernel, for a statement. known: reasons of known failures, by case.
+def found_of(
+    report: Any,
+    subject: NamedSubject,
+    specs: Sequence[Spec],
+    declared: Declaration | None = None,
+    failing: Sequence[str] = (),
+    known: Mapping[str, str] = NOTHING,
+    rules: Mapping[str, Cell] = NOTHING,
+    skipped: Mapping[str, int] = NOTHING,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return the trial and the findings of a subject, for a statement, with the same fields for every kind of subject.
 
-    Rules: CNF-17.
+    report: of any kind, with `ok` and `coverage`. failing: names of cases. known: reasons of known failures, by case.
+    more: other fields; those that are None are left out.
+
+    Rules: CNF-17, RES-3, CNF-62.
     """
-    first = {kind: case for kind, (case, _) in report.first.items()}
-    return {
-        **common(subject, report.ok, report.coverage.to_json(), report.failing, known),
-        "specs": specs_of([report.spec]),
-        **declaration_of(report.spec, report.declaration, report.ok),
-        "cases": report.cases,
-        "families": cells(report.families),
-        "rules": cells(report.rules),
-        "counts": dict(sorted(report.differing.items())),
-        "differs_on": [excuse.value for excuse in Excuse if report.excused[excuse]],
-        "seed": report.settings.reach.seed,
-        "seeds": report.seeds,
-        "findings": [{"kind": k.value, "count": report.findings[k], "first": first[k]} for k in sorted(first)],
-        "skipped": dict(sorted(report.skipped.items())),
+    found = {
+        "standard": SPEC_VERSION,
+        "kit": fp4ref.__version__,
+        "subject": subject.to_json(),
+        "conforms": report.ok,
+        "coverage": report.coverage.to_json(),
+        "failing": list(failing),
+        "known_failures": [{"case": case, "reason": known[case]} for case in failing if case in known],
+        "specs": {spec.name: json.loads(spec.to_json()) for spec in specs},
+        "declaration": {} if declared is None else json.loads(json.dumps(declared.to_json())),
+        "levels": None if declared is None else cited(specs[0], declared) if report.ok else {},
+        "cases": 0,
+        "families": {},
+        "rules": cells(rules),
+        "counts": {},
+        "differs_on": [],
+        "seed": None,
+        "seeds": None,
+        "findings": [],
+        "skipped": dict(sorted(skipped.items())),
     }
+    return {name: value for name, value in (found | more).items() if value is not None}
+
+
+def of_kernel(report: KernelReport, subject: NamedSubject, known: Mapping[str, str]) -> dict[str, Any]:
+    """Return the trial and the findings of a kernel, for a statement. Rules: CNF-17."""
+    first = {kind: case for kind, (case, _) in report.first.items()}
+    return found_of(
+        report,
+        subject,
+        [report.spec],
+        report.declaration,
+        report.failing,
+        known,
+        report.rules,
+        report.skipped,
+        cases=report.cases,
+        families=cells(report.families),
+        counts=dict(sorted(report.differing.items())),
+        differs_on=[excuse.value for excuse in Excuse if report.excused[excuse]],
+        seed=report.settings.reach.seed,
+        seeds=report.seeds,
+        findings=[{"kind": k.value, "count": report.findings[k], "first": first[k]} for k in sorted(first)],
+    )
 
 
 def of_product(report: ProductReport, subject: NamedSubject, known: Mapping[str, str]) -> dict[str, Any]:
     """Return the trial and the findings of a GEMM, for a statement. Rules: CNF-17."""
-    families, broken = report.families(), [case.id for case, _ in report.findings]
+    families = report.families()
     judged = {judgement.case.id for judgement in report.judgements}
     for case in (case for case, _ in report.findings if case.id not in judged):
         families.setdefault(case.family, Cell()).total += 1
     kinds: dict[str, list[str]] = {}
     for case, finding in report.findings:
         kinds.setdefault(finding.kind.value, []).append(case.id)
-    failing = dict.fromkeys([*broken, *(judgement.case.id for judgement in report.failed)])
-    return {
-        **common(subject, report.ok, report.coverage.to_json(), [*failing], known),
-        "specs": specs_of([report.spec]),
-        **declaration_of(report.spec, report.declaration, report.ok),
-        "cases": sum(cell.total for cell in families.values()),
-        "families": cells(families),
-        "rules": cells(report.rules()),
-        "counts": {"results": len(report.failed)} if report.failed else {},
-        "differs_on": [],
-        "seed": report.seed,
-        "seeds": report.seeds,
-        "findings": [{"kind": kind, "count": len(kinds[kind]), "first": kinds[kind][0]} for kind in sorted(kinds)],
-        "skipped": dict(sorted(report.skipped.items())),
-    }
+    return found_of(
+        report,
+        subject,
+        [report.spec],
+        report.declaration,
+        list(dict.fromkeys(report.failing)),
+        known,
+        report.rules(),
+        report.skipped,
+        cases=sum(cell.total for cell in families.values()),
+        families=cells(families),
+        counts={"results": len(report.failed)} if report.failed else {},
+        seed=report.seed,
+        seeds=report.seeds,
+        findings=[{"kind": kind, "count": len(kinds[kind]), "first": kinds[kind][0]} for kind in sorted(kinds)],
+    )
 
 
 def of_dump(report: DumpReport, subject: NamedSubject) -> dict[str, Any]:
     """Return the comparison of a dump, for a statement; each direction of a tensor is a case. Rules: CNF-17."""
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for result in report.results:
-        for what, count in counts(result.compared).items():
-            total[what] = total.get(what, 0) + count
-    failing = [f"{result.name}:{result.compared.direction}" for result in report.results if not result.compared.equal]
-    return {
-        **common(subject, report.ok, report.coverage.to_json(), failing, {}),
-        "specs": specs_of([result.spec for result in report.results]),
-        "declaration": {},
-        "cases": len(report.results),
-        "families": {},
-        "rules": {},
-        "counts": dict(sorted(total.items())),
-        "differs_on": [excuse.value for excuse in report.excused],
-        "findings": [],
-        "skipped": {},
-    }
+        total.update(counts(result.compared))
+    return found_of(
+        report,
+        subject,
+        [result.spec for result in report.results],
+        failing=[f"{r.name}:{r.compared.direction}" for r in report.results if not r.compared.equal],
+        cases=len(report.results),
+        counts=dict(sorted(total.items())),
+        differs_on=[excuse.value for excuse in report.excused],
+    )
 
 
 def of_drawing(report: StochasticReport, declared: Declaration, subject: NamedSubject) -> dict[str, Any]:
@@ -142,54 +183,15 @@ def of_drawing(report: StochasticReport, declared: Declaration, subject: NamedSu
     plausible: dict[str, bool] = {}
     for test in report.tests:
         plausible[test.name] = test.passed and plausible.get(test.name, True)
-    return {
-        **common(subject, report.ok, report.coverage.to_json(), [], {}),
-        "specs": specs_of([report.spec]),
-        **declaration_of(report.spec, declared, report.ok),
-        "cases": report.coverage.extent.count,
-        "families": {},
-        "rules": {},
-        "counts": {},
-        "differs_on": [],
-        "findings": [],
-        "skipped": {},
-        "randomness": {
-            "level": report.level.value,
-            "map": report.map or "",
-            "seed": report.seed,
-            "seeds": report.seeds,
-            "tests": dict(sorted(plausible.items())),
-            "wrong": list(report.wrong),
-        },
+    randomness = {
+        "level": report.level.value,
+        "map": report.map or "",
+        "seed": report.seed,
+        "seeds": report.seeds,
+        "tests": dict(sorted(plausible.items())),
+        "wrong": list(report.wrong),
     }
-
-
-def common(
-    subject: NamedSubject, ok: bool, basis: dict[str, Any], failing: Sequence[str], known: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the fields that are alike for every kind of subject. basis: of the verdict; known: reasons by case."""
-    return {
-        "standard": SPEC_VERSION,
-        "kit": fp4ref.__version__,
-        "subject": subject.to_json(),
-        "conforms": ok,
-        "coverage": basis,
-        "failing": list(failing),
-        "known_failures": [{"case": case, "reason": known[case]} for case in failing if case in known],
-    }
-
-
-def specs_of(specs: Sequence[Spec]) -> dict[str, Any]:
-    """Return specifications as JSON data, by name."""
-    return {spec.name: json.loads(spec.to_json()) for spec in specs}
-
-
-def declaration_of(spec: Spec, declared: Declaration, ok: bool) -> dict[str, Any]:
-    """Return a declaration as JSON data, with lists for tuples, and the levels that a subject with no difference cites.
-
-    Rules: CNF-17, RES-3, CNF-62.
-    """
-    return {"declaration": json.loads(json.dumps(declared.to_json())), "levels": cited(spec, declared) if ok else {}}
+    return found_of(report, subject, [report.spec], declared, cases=report.coverage.extent.count, randomness=randomness)
 
 
 def cells(counted: Mapping[str, Cell]) -> dict[str, dict[str, int]]:

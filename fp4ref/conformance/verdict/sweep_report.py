@@ -14,7 +14,7 @@ from fp4ref.conformance.run.sweep_trial import Sweep
 from fp4ref.conformance.subjects.outcomes import Finding
 from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.conformance.verdict.dump_report import Verdict
-from fp4ref.conformance.verdict.statement import NamedSubject, common, declaration_of, specs_of
+from fp4ref.conformance.verdict.statement import NamedSubject, found_of
 from fp4ref.spec import Granularity, Spec
 
 KINDS = ("codes", "nan", "scales", "amax")
@@ -54,8 +54,8 @@ class SweepReport:
             self.stopped = record["stopped"]
             return
         self.calls += 1
-        if (said := record.get("finding")) is not None:
-            self.finding = Finding.told(said)
+        self.finding = record.get("finding")
+        if self.finding is not None:
             return
         self.patterns += sweep.patterns
         self.matrix = max(self.matrix, (record["rows"], record["columns"]))
@@ -183,18 +183,16 @@ class SweepReport:
 
     def statement(self, subject: NamedSubject) -> dict[str, Any]:
         """Return the trial and the findings of a sweep, for a statement. Rules: CNF-17, CNF-56."""
-        failing = [f"exhaustive/{self.dtype}"] if self.kind is not Verdict.CONFORMS else []
         finding = [] if self.finding is None else [{"kind": self.finding.kind.value, "count": 1, "first": "exhaustive"}]
-        return {
-            **common(subject, self.ok, self.coverage.to_json(), failing, {}),
-            "specs": specs_of([self.spec]),
-            **declaration_of(self.spec, self.declaration, self.ok),
-            "cases": self.calls,
-            "families": {},
-            "rules": {},
-            "counts": dict(sorted(self.counts.items())),
-            "differs_on": ["nan"] if "nan" in self.counts else [],
-            "findings": finding,
-            "skipped": {},
-            "sweep": self.swept,
-        }
+        return found_of(
+            self,
+            subject,
+            [self.spec],
+            self.declaration,
+            [] if self.ok else [f"exhaustive/{self.dtype}"],
+            cases=self.calls,
+            counts=dict(sorted(self.counts.items())),
+            differs_on=["nan"] if "nan" in self.counts else [],
+            findings=finding,
+            sweep=self.swept,
+        )

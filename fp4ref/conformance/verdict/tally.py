@@ -18,7 +18,7 @@ from fp4ref.conformance.judge.unchecked import Unchecked
 from fp4ref.conformance.run.ending import Ending
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
 from fp4ref.conformance.subjects.subject import READING, Declaration
-from fp4ref.conformance.verdict.dump_report import Cell, counts
+from fp4ref.conformance.verdict.dump_report import Cell, count_test, counts
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
 
@@ -96,14 +96,11 @@ class Tally:
                 return
             judgement = replace(judgement, finding=None)  # it was not tried, or checked, again
         case, compared, finding = judgement.case, judgement.compared, judgement.finding
-        family, failed = self.families.setdefault(case.family, Cell()), judgement.failed
+        failed = judgement.failed
         self.last_seed = max(self.last_seed, case.seed)
-        family.total += 1
-        family.passed += judgement.equal
+        count_test(self.families, case.family, passed=judgement.equal)
         for rule in judgement.rules:
-            cell = self.rules.setdefault(rule, Cell())
-            cell.total += 1
-            cell.passed += rule not in failed
+            count_test(self.rules, rule, passed=rule not in failed)
         if finding is not None:
             self.findings[finding.kind] += 1
             self.found_in.add(case.family)

@@ -21,7 +21,7 @@ from fp4ref.conformance.families.rules import (
 from fp4ref.conformance.judge.blame import failed
 from fp4ref.conformance.mistakes.record import Cause, Slot
 from fp4ref.conformance.mistakes.tensor_maxima import OF_NAN
-from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
+from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result, count_test
 from fp4ref.layout import layout
 from fp4ref.quantized import Direction
 from fp4ref.rules import is_of
@@ -266,9 +266,7 @@ def dump_cells(report: DumpReport) -> dict[str, Cell]:
     for result in report.results:
         checked, wrong = _judged(result)
         for rule in checked:
-            cell = cells.setdefault(rule, Cell())
-            cell.total += 1
-            cell.passed += rule not in wrong
+            count_test(cells, rule, passed=rule not in wrong)
     return cells
 
 

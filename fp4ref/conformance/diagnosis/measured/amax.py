@@ -12,7 +12,7 @@ import numpy as np
 from fp4ref.conformance.diagnosis.evidence import Part
 from fp4ref.conformance.diagnosis.measured.amax_seen import LEAST, Maximum, differ, seen
 from fp4ref.conformance.diagnosis.measured.scales import nicest
-from fp4ref.conformance.mistakes.kernel import Kernel, Values, over_tensor
+from fp4ref.conformance.mistakes.kernel import Kernel, Values, after, over_tensor
 from fp4ref.conformance.mistakes.record import Mistake, Slot, by_row, by_tensor, known
 from fp4ref.formats import F, Floats
 
@@ -71,7 +71,7 @@ def _constant(found: Sequence[Maximum]) -> Inferred | None:
         Slot.AMAX,
         f"amax-inferred-always-{numbers[0]:g}",
         f"amax {told}",
-        amax=lambda values, keep_nan, by_rows: np.full_like(over_tensor(values, keep_nan, by_rows), numbers[0]),
+        amax=after(over_tensor, partial(np.full_like, fill_value=numbers[0])),
     )
     return Inferred(constant, told)
 
@@ -109,7 +109,13 @@ def _factor(found: Sequence[Maximum]) -> Inferred | None:
     number = nicest(low, high)
     told = f"is {number:g} times what it should be"
     return Inferred(
-        known(Slot.AMAX, f"amax-inferred-times-{number:g}", f"amax {told}", amax=partial(_times, F(number))), told
+        known(
+            Slot.AMAX,
+            f"amax-inferred-times-{number:g}",
+            f"amax {told}",
+            amax=after(over_tensor, partial(np.multiply, F(number))),
+        ),
+        told,
     )
 
 
@@ -126,17 +132,9 @@ def _bounded(found: Sequence[Maximum]) -> Mistake | None:
                 Slot.AMAX,
                 f"amax-inferred-{word}-{number:g}",
                 f"amax is clamped {word} at {number:g}, and returned so",
-                amax=partial(_held, bound, number),
+                amax=after(over_tensor, partial(bound, number)),
             )
     return None
-
-
-def _held(bound: Any, number: np.float32, values: Values, keep_nan: bool, by_rows: bool) -> Floats:
-    return np.asarray(bound(over_tensor(values, keep_nan, by_rows), number), F)
-
-
-def _times(by: np.float32, values: Values, keep_nan: bool, by_rows: bool) -> Floats:
-    return np.asarray(over_tensor(values, keep_nan, by_rows) * by, F)
 
 
 def _kept(other: Inferred | None, found: Sequence[Maximum]) -> Mistake | None:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.evidence import Part
 from fp4ref.conformance.diagnosis.measured.scales import CLOSE, nicest, steps
-from fp4ref.conformance.mistakes.kernel import Kernel
+from fp4ref.conformance.mistakes.kernel import Kernel, after
 from fp4ref.conformance.mistakes.readers import DECLARED
 from fp4ref.conformance.mistakes.record import Mistake, Slot, has_global, known
-from fp4ref.formats import F, Floats
+from fp4ref.formats import F
 from fp4ref.model.quantize import largest
 
 Exact = NDArray[np.float64]
@@ -50,7 +50,7 @@ def floors(kernel: Kernel, parts: Sequence[Part]) -> Iterator[Mistake]:
             Slot.BLOCK,
             f"block-{name}-inferred-{number:g}",
             text.format(number, "block maxima" + " are" * (name == "floor")),
-            block_amax=partial(_of_block, kernel.block_amax, operation, F(number)),
+            block_amax=after(kernel.block_amax, partial(operation, F(number))),
         )
     if not has_global(kernel):
         return
@@ -64,7 +64,7 @@ def floors(kernel: Kernel, parts: Sequence[Part]) -> Iterator[Mistake]:
             Slot.AMAX,
             f"amax-{name}-inferred-{number:g}",
             text.format(number, "the amax that the global scale is made of" + " is" * (name == "floor")),
-            used=partial(_of_tensor, kernel.used, operation, F(number)),
+            used=after(kernel.used, partial(operation, F(number))),
         )
 
 
@@ -111,11 +111,3 @@ def _seen(kernel: Kernel, borders: Any, part: Part) -> Blocks | None:
         (side.scales == byte)[use],
         used[use].astype(np.float64),
     )
-
-
-def _of_block(before: Any, operation: Any, number: np.float32, blocks: Floats, keep_nan: bool) -> Floats:
-    return np.asarray(operation(before(blocks, keep_nan), number), F)
-
-
-def _of_tensor(before: Any, operation: Any, number: np.float32, amax: Floats, values: Any) -> Floats:
-    return np.asarray(operation(before(amax, values), number), F)

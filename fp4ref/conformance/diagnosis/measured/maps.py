@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fp4ref.conformance.diagnosis.evidence import Part
 from fp4ref.conformance.diagnosis.measured.scales import nicest
 from fp4ref.conformance.mistakes.data_readers import DataReader
-from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, ScaleSide
+from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, after
 from fp4ref.conformance.mistakes.readers import ScaleReader
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
 from fp4ref.conformance.mistakes.sides import before_codec, code_side
@@ -55,10 +55,6 @@ def _meaning(old: Any, new: int, values: NDArray[np.floating[Any]] | None) -> st
     return f" ({values[old]:g} becomes {values[new]:g})"
 
 
-def _then(before: Codes2, table: Table, codes: Codes) -> Codes:
-    return table[before(codes)]
-
-
 # Codes
 
 
@@ -81,7 +77,7 @@ def code_map(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]], reader: Da
         "element-inferred-codes",
         f"codes are stored as others: {_said(table, _signed_values(kernel.codec.format))}",
         measured=True,
-        code=partial(_then, kernel.code, table),
+        code=after(kernel.code, table.__getitem__),
     )
 
 
@@ -126,12 +122,8 @@ def factor_of_elements(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]], 
         Slot.ENCODE,
         f"encode-inferred-{number:g}",
         f"elements are {number:g} times what they should be before they are rounded",
-        value=partial(_times, kernel.value, F(number)),
+        value=after(partial(np.multiply, F(number)), kernel.value),
     )
-
-
-def _times(before: Any, by: np.float32, y: Any) -> Any:
-    return before(y * by)
 
 
 # Scale bytes
@@ -160,13 +152,13 @@ def byte_maps(kernel: Kernel, parts: Sequence[Part], reader: ScaleReader) -> lis
             "scale-inferred-bytes",
             f"scale bytes become others: {said}",
             measured=True,
-            scale_byte=partial(_then, kernel.scale_byte, table),
+            scale_byte=after(kernel.scale_byte, table.__getitem__),
         ),
         known(
             Slot.SCALE_CODEC,
             "scale-inferred-stored",
             f"scale bytes are stored as others, which the elements are not divided by: {said}",
             measured=True,
-            scales=partial(_then, kernel.scales, table),
+            scales=after(kernel.scales, table.__getitem__),
         ),
     ]

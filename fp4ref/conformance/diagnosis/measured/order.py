@@ -225,7 +225,7 @@ def swapped(pairs: Sequence[Pair], axis: int) -> Gather | None:
     """Return the exchange of rows (axis 0) or columns that explains at least half of the wrong bytes."""
     shares = [sum(int(np.count_nonzero(got == right)) for got, right in pairs)]
     for gather in EXCHANGES:
-        pairwise = ((got, gather(right) if axis == 0 else gather(right.T).T) for got, right in pairs)
+        pairwise = ((got, gather(right, axis)) for got, right in pairs)
         shares.append(sum(int(np.count_nonzero(got == right)) for got, right in pairwise))
     best = shares.index(max(shares))
     wrong = sum(got.size for got, _ in pairs) - shares[0]

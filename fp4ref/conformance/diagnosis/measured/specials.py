@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.evidence import LARGE, Item
 from fp4ref.conformance.mistakes.data_readers import DataReader
-from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, Map
+from fp4ref.conformance.mistakes.kernel import Kernel, Map, after
 from fp4ref.conformance.mistakes.readers import ScaleReader
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
 from fp4ref.formats import Codes, F, Floats
@@ -37,7 +37,7 @@ def measured_specials(
         yield _special(
             "scale-byte-zero-inferred",
             f"a block scale that rounds to 0 becomes {zero:#04x}",
-            scale_byte=partial(_byte_as, kernel.scale_byte, 0, zero),
+            scale_byte=after(kernel.scale_byte, partial(_byte_as, zero)),
         )
     nan = _byte(kernel, small, scales, lambda blocks: np.isnan(blocks).any(axis=(2, 3)))
     if nan is not None:
@@ -120,6 +120,5 @@ def _infinite_as(before: Map, value: np.float32, t: Floats) -> Floats:
     return np.where(np.isinf(t), value, before(t))
 
 
-def _byte_as(before: Codes2, old: int, new: int, byte: Codes) -> Codes:
-    made = before(byte)
-    return np.where(made == old, np.uint8(new), made)
+def _byte_as(new: int, byte: Codes) -> Codes:
+    return np.where(byte == 0, np.uint8(new), byte)

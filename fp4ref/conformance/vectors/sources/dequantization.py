@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,121 +83,86 @@ def _peer_group(name: str, order: Callable[[float, float, float], float]) -> Jso
     return group("DEQ-5", ORACLE, tests, spec=name)
 
 
+def _group(rules: str, spec: Spec, rows: Iterable[tuple[Any, ...]]) -> Json:
+    """Return a group of one specification: flags, comment, bytes, shape, and perhaps the type and other arguments."""
+    tests = [dequantized(flags, comment, spec, *data[:3], **dict(*data[3:])) for flags, comment, *data in rows]
+    return group(rules, ORACLE, tests, spec=named(spec))
+
+
 def dequantize_groups() -> list[Json]:
     """Orders of operations, output types, specials, layouts with poisoned padding, and the inverse transform."""
     every = DirectionData(np.array([oracle.pack(range(16), 4)], np.uint8), np.array([[0x37]], np.uint8), floats([3.3]))
     small = DirectionData(
         np.array([[0x21, 0xA7, 0, 0, 0, 0, 0, 0]], np.uint8), np.array([[0x01]], np.uint8), floats([2.0**-118])
     )
-    nvfp4 = [dequantized("Bytes", f"codes 0 to 15, as {to}", NVFP4, every, (1, 16), to) for to in BINARY]
-    nvfp4 += [
-        dequantized("ScaleUnderflow", "scale 0 gives zeros, with signs", NVFP4, _with(every, scale=0x00), (1, 16)),
-        dequantized("Specials", "scale 0x7f is NaN", NVFP4, _with(every, scale=0x7F), (1, 16)),
-        dequantized("FlushToZero", "results are subnormal", NVFP4, small, (1, 16)),
-        dequantized("FlushToZero DoubleRounding", "as bfloat16", NVFP4, small, (1, 16), "bfloat16"),
-        dequantized(
-            "Infinity", "past the largest float16", NVFP4, _with(every, scale=0x7E, amax=70000.0), (1, 16), "float16"
-        ),
-        dequantized(
-            "Infinity",
-            "scale * amax overflows before the division",
-            NVFP4,
-            _with(every, scale=0x7E, amax=3e38),
-            (1, 16),
-        ),
-        dequantized("GlobalScale", "amax 0", NVFP4, _with(every, scale=0x7E, amax=0.0), (1, 16)),
-    ]
-    for amax in (1.1, 0.7, 1234.5):
-        nvfp4.append(
-            dequantized(
+    one = (1, 16)
+    nvfp4 = [
+        *(("Bytes", f"codes 0 to 15, as {to}", every, one, to) for to in BINARY),
+        ("ScaleUnderflow", "scale 0 gives zeros, with signs", _with(every, scale=0x00), one),
+        ("Specials", "scale 0x7f is NaN", _with(every, scale=0x7F), one),
+        ("FlushToZero", "results are subnormal", small, one),
+        ("FlushToZero DoubleRounding", "as bfloat16", small, one, "bfloat16"),
+        ("Infinity", "past the largest float16", _with(every, scale=0x7E, amax=70000.0), one, "float16"),
+        ("Infinity", "scale * amax overflows before the division", _with(every, scale=0x7E, amax=3e38), one),
+        ("GlobalScale", "amax 0", _with(every, scale=0x7E, amax=0.0), one),
+        *(
+            (
                 "OrderOfOperations DoubleRounding",
                 f"(s * amax) first; amax {amax}",
-                NVFP4,
                 _with(every, scale=0x5D, amax=amax),
-                (1, 16),
+                one,
                 "bfloat16",
             )
-        )
+            for amax in (1.1, 0.7, 1234.5)
+        ),
+    ]
     ragged = oracle.quantize(spread((3, 18), "float32", 50), NVFP4)
     column = oracle.quantize(spread((3, 18), "float32", 50), NVFP4, "column")
+    down: Json = {"direction": "column"}
     shapes = [
-        dequantized(
-            "RaggedTail SpareNibble", "3 x 17, a spare nibble that is not zero", NVFP4, _spoiled(ragged), (3, 17)
-        ),
-        dequantized("ColumnDirection", "the column direction of 3 x 18", NVFP4, column, (3, 18), direction="column"),
+        ("RaggedTail SpareNibble", "3 x 17, a spare nibble that is not zero", _spoiled(ragged), (3, 17)),
+        ("ColumnDirection", "the column direction of 3 x 18", column, (3, 18), "float32", down),
     ]
     padded = [
-        dequantized(
-            "Padding", f"padding of {name} holds {poison:02x}", NVFP4, ragged, (3, 18), scale_layout=name, poison=poison
-        )
-        for name, poison in (("tiled_8x4", 0x7F), ("tiled_8x4", 0x00), ("linear_padded", 0xFF), ("tiled_128x4", 0x7F))
+        ("Padding", f"padding of {name} holds {v:02x}", ragged, (3, 18), "float32", {"scale_layout": name, "poison": v})
+        for name, v in (("tiled_8x4", 0x7F), ("tiled_8x4", 0x00), ("linear_padded", 0xFF), ("tiled_128x4", 0x7F))
     ]
     rows = oracle.quantize(spread((3, 16), "float32", 51, 9), NVFP4_ROW_SCALED)
     edges = np.array([[0x7F, 0x00, 0x01, 0xFE, 0xFF]], np.uint8)
     four = DirectionData(np.tile(every.data, (1, 10)), edges, None)
     eight = DirectionData(np.tile(_codes(0, 1, 7, 8, 0x38, 0x7E, 0x7F, 0x80, 0xB8, 0xFE, 0xFF), (1, 5)), edges, None)
     five = DirectionData(np.tile(_codes(0, 1, 4, 0x3C, 0x7B, 0x7C, 0x7D, 0x80, 0xFB, 0xFC, 0xFF), (1, 5)), edges, None)
-    mx = [
-        (MXFP4, dequantized("Specials FlushToZero", "scale bytes 127, 0, 1, 254, 255", MXFP4, four, (1, 160))),
-        (
-            MXFP8_E4M3,
-            dequantized("Specials FlushToZero", "scale bytes 127, 0, 1, 254, 255", MXFP8_E4M3, eight, (1, 160)),
-        ),
-        (
-            MXFP8_E5M2,
-            dequantized("Specials Infinity", "scale bytes 127, 0, 1, 254, 255", MXFP8_E5M2, five, (1, 160), "bfloat16"),
-        ),
-    ]
+    mx = (
+        (MXFP4, "Specials FlushToZero", four, "float32"),
+        (MXFP8_E4M3, "Specials FlushToZero", eight, "float32"),
+        (MXFP8_E5M2, "Specials Infinity", five, "bfloat16"),
+    )
     spun = oracle.quantize(spread((16, 2), "bfloat16", 52), NVFP4_RHT, "column")
+    turned = [
+        ("HadamardSigns", "transform undone, then rounded", spun, (16, 2), "bfloat16", {**down, "inverse": True}),
+        ("HadamardSigns", "transform kept", spun, (16, 2), "float32", down),
+    ]
     tile = oracle.quantize(spread((4, 18), "float32", 53), NVFP4_2D)
-    wrong_shape = refused("ShapeError", "LAY-60")
-    misread = {
-        **dequantized("Refused", "linear scales called tiled", NVFP4, ragged, (3, 18)),
-        "scale_layout": "tiled_8x4",
-    }
-    unknown = {**dequantized("Refused", "a layout of no name", NVFP4, ragged, (3, 18)), "scale_layout": "swizzled"}
+    misread, unknown = (
+        {**dequantized("Refused", comment, NVFP4, ragged, (3, 18)), "scale_layout": name, "expected": refused(*why)}
+        for comment, name, why in (
+            ("linear scales called tiled", "tiled_8x4", ("ShapeError", "LAY-60")),
+            ("a layout of no name", "swizzled", ("LayoutError", "LAY-59")),
+        )
+    )
     return [
-        group("DEQ-1 DEQ-3 NUM-1", ORACLE, nvfp4, spec=named(NVFP4)),
-        group("DEQ-4 PACK-2", ORACLE, shapes, spec=named(NVFP4)),
-        group("LAY-6", ORACLE, padded, spec=named(NVFP4)),
-        group(
-            "DEQ-1 GLB-5",
-            ORACLE,
-            [dequantized("RowScale", "rows of different magnitude", NVFP4_ROW_SCALED, rows, (3, 16))],
-            spec=named(NVFP4_ROW_SCALED),
-        ),
+        _group("DEQ-1 DEQ-3 NUM-1", NVFP4, nvfp4),
+        _group("DEQ-4 PACK-2", NVFP4, shapes),
+        _group("LAY-6", NVFP4, padded),
+        _group("DEQ-1 GLB-5", NVFP4_ROW_SCALED, [("RowScale", "rows of different magnitude", rows, (3, 16))]),
         *(_peer_group(name, order) for name, order in PEER_ORDERS.items()),
-        *(group("DEQ-2 E8M0-4", ORACLE, [made], spec=named(spec)) for spec, made in mx),
-        group(
-            "DEQ-4 HAD-6",
-            ORACLE,
-            [
-                dequantized(
-                    "HadamardSigns",
-                    "transform undone, then rounded",
-                    NVFP4_RHT,
-                    spun,
-                    (16, 2),
-                    "bfloat16",
-                    direction="column",
-                    inverse=True,
-                ),
-                dequantized("HadamardSigns", "transform kept", NVFP4_RHT, spun, (16, 2), direction="column"),
-            ],
-            spec=named(NVFP4_RHT),
+        *(
+            _group("DEQ-2 E8M0-4", spec, [(flags, "scale bytes 127, 0, 1, 254, 255", data, (1, 160), to)])
+            for spec, flags, data, to in mx
         ),
-        group(
-            "DEQ-1 LAY-10",
-            ORACLE,
-            [dequantized("SharedTile", "a tile's byte stands in every row", NVFP4_2D, tile, (4, 18))],
-            spec=named(NVFP4_2D),
-        ),
-        group(
-            "LAY-59 LAY-60",
-            STATED,
-            [{**misread, "expected": wrong_shape}, {**unknown, "expected": refused("LayoutError", "LAY-59")}],
-            spec=named(NVFP4),
-        ),
+        _group("DEQ-4 HAD-6", NVFP4_RHT, turned),
+        _group("DEQ-1 LAY-10", NVFP4_2D, [("SharedTile", "a tile's byte stands in every row", tile, (4, 18))]),
+        group("LAY-59 LAY-60", STATED, [misread, unknown], spec=named(NVFP4)),
     ]
 
 

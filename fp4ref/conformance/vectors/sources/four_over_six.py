@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.vectors.sources.parts import ORACLE, Json, bits, block, floats, group, named
-from fp4ref.conformance.vectors.sources.tensors import NVFP4_STOCHASTIC, both, quantized, spread, two_blocks
+from fp4ref.conformance.vectors.sources.parts import Json, bits, block, floats
+from fp4ref.conformance.vectors.sources.tensors import NVFP4_STOCHASTIC, aimed, both, spread, two_blocks
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.four_over_six import RULES
 from fp4ref.spec import FourOverSix, Metric
@@ -44,54 +44,34 @@ def four_over_six_groups() -> list[Json]:
             name=f"nvfp4-4over6 {metric} {top}", four_over_six=FourOverSix(metric=Metric(metric), scale_max=top)
         )
         tests = [
-            quantized(flag, "amax 8", spec, bits(words, "bfloat16")[None], amax=[8.0]) for flag, words in witnesses
-        ]
-        tests += [
-            quantized(
+            *((flag, "amax 8", bits(words, "bfloat16")[None], {"amax": [8.0]}) for flag, words in witnesses),
+            (
                 "FourOverSix",
                 "exact in both: a tie keeps the first",
-                spec,
                 block(floats("4 2 -1", "bfloat16")),
-                amax=[16.0],
+                {"amax": [16.0]},
             ),
-            quantized("FourOverSix", "zeros, and a block beside them", spec, two_blocks("0 -0", "3 -1 0.5")),
-            quantized("FourOverSix NaN", "NaN errors keep the first", spec, block(floats("nan 3 -1"))),
-            quantized("FourOverSix Infinity", "Inf", spec, block(floats("inf 3 -1"))),
-            quantized(
-                "FourOverSix WideRange", "blocks of all magnitudes", spec, spread((2, 48), "bfloat16", 30 + top, 7)
-            ),
+            ("FourOverSix", "zeros, and a block beside them", two_blocks("0 -0", "3 -1 0.5")),
+            ("FourOverSix NaN", "NaN errors keep the first", block(floats("nan 3 -1"))),
+            ("FourOverSix Infinity", "Inf", block(floats("inf 3 -1"))),
+            ("FourOverSix WideRange", "blocks of all magnitudes", spread((2, 48), "bfloat16", 30 + top, 7)),
         ]
-        groups.append(group("FOS-1 FOS-2 FOS-3 FOS-5 FOS-6", ORACLE, tests, spec=named(spec)))
+        groups.append(aimed("FOS-1 FOS-2 FOS-3 FOS-5 FOS-6", spec, tests))
     for difference in ("scaled_units", "scaled_units_float16", "dequantized_by_reciprocal"):
         spec = NVFP4_4OVER6.replace(
             name=f"nvfp4-4over6 {difference}", four_over_six=FourOverSix(difference=RULES[difference], scale_max=256)
         )
         rule = "FOS-3" if difference == "dequantized_by_reciprocal" else "FOS-4"
-        tests = [quantized("FourOverSix", "errors in other units", spec, spread((2, 48), "float32", 33))]
-        groups.append(group(rule, ORACLE, tests, spec=named(spec)))
+        groups.append(aimed(rule, spec, [("FourOverSix", "errors in other units", spread((2, 48), "float32", 33))]))
     tile = NVFP4_4OVER6.replace(name="nvfp4-4over6 2d", block=(16, 16))
     wide = tile.replace(name="nvfp4-4over6 2d 256", four_over_six=FourOverSix(scale_max=256))
     rowwise = NVFP4_4OVER6.replace(name="nvfp4-4over6 row", global_scale="row")
+    order, other = "SharedTile OrderOfAdditions", "the transposed block makes another choice"
     return [
         *groups,
-        group(
-            "FOS-5 BLK-7",
-            ORACLE,
-            both("SharedTile OrderOfAdditions", "one decision for 16 x 16", tile, spread((16, 17), "bfloat16", 34)),
-            spec=named(tile),
-        ),
-        group(
-            "FOS-3 GLB-5",
-            ORACLE,
-            [quantized("RowScale", "each row's own maximum", rowwise, spread((3, 32), "bfloat16", 35))],
-            spec=named(rowwise),
-        ),
-        group(
-            "FOS-5 BLK-8 BLK-12",
-            ORACLE,
-            both("SharedTile OrderOfAdditions", "the transposed block makes another choice", wide, sums_by_order()),
-            spec=named(wide),
-        ),
+        aimed("FOS-5 BLK-7", tile, both(order, "one decision for 16 x 16", spread((16, 17), "bfloat16", 34))),
+        aimed("FOS-3 GLB-5", rowwise, [("RowScale", "each row's own maximum", spread((3, 32), "bfloat16", 35))]),
+        aimed("FOS-5 BLK-8 BLK-12", wide, both(order, other, sums_by_order())),
     ]
 
 
@@ -117,34 +97,17 @@ def stochastic_groups() -> list[Json]:
     """Random bytes of a tensor, in both directions and with a ragged tail."""
     x = spread((3, 18), "bfloat16", 40)
     drawn = (np.arange(54) * 37 % 256).astype(np.uint8)
+    row, column = {"random_bits": drawn.reshape(3, 18)}, {"random_bits": drawn.reshape(18, 3), "direction": "column"}
+    zeros, most = ({"random_bits": np.full((3, 18), byte, np.uint8)} for byte in (0, 255))
     tests = [
-        quantized("RandomBits", "one byte per element", NVFP4_STOCHASTIC, x, random_bits=drawn.reshape(3, 18)),
-        quantized(
-            "RandomBits ColumnDirection",
-            "bytes of the transpose",
-            NVFP4_STOCHASTIC,
-            x,
-            "column",
-            random_bits=drawn.reshape(18, 3),
-        ),
-        quantized(
-            "RandomBits", "all bytes 0: truncation", NVFP4_STOCHASTIC, x, random_bits=np.zeros((3, 18), np.uint8)
-        ),
-        quantized("RandomBits", "all bytes 255", NVFP4_STOCHASTIC, x, random_bits=np.full((3, 18), 255, np.uint8)),
+        ("RandomBits", "one byte per element", x, row),
+        ("RandomBits ColumnDirection", "bytes of the transpose", x, column),
+        ("RandomBits", "all bytes 0: truncation", x, zeros),
+        ("RandomBits", "all bytes 255", x, most),
     ]
     tiles = NVFP4_2D.replace(name="nvfp4-2d stochastic", element=STOCHASTIC_E2M1)
     four = [
-        quantized("RandomBits", "under the scale of a tile", tiles, x, random_bits=drawn.reshape(3, 18)),
-        quantized(
-            "RandomBits ColumnDirection",
-            "columns of a tile take bytes of their own",
-            tiles,
-            x,
-            "column",
-            random_bits=drawn.reshape(18, 3),
-        ),
+        ("RandomBits", "under the scale of a tile", x, row),
+        ("RandomBits ColumnDirection", "columns of a tile take bytes of their own", x, column),
     ]
-    return [
-        group("SR-1 SR-2 SR-3", ORACLE, tests, spec=named(NVFP4_STOCHASTIC)),
-        group("SR-1 SR-2 BLK-12", ORACLE, four, spec=named(tiles)),
-    ]
+    return [aimed("SR-1 SR-2 SR-3", NVFP4_STOCHASTIC, tests), aimed("SR-1 SR-2 BLK-12", tiles, four)]

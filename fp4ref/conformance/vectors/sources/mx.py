@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fp4ref.arithmetic import OCP_CEIL, OCP_EVEN, OCP_FLOOR, OCP_RCEIL, RCEIL, RCEIL_CAST_ONLY
 from fp4ref.conformance.vectors.sources.codecs import midpoints
-from fp4ref.conformance.vectors.sources.parts import ORACLE, Json, block, floats, group, named, neighbours
-from fp4ref.conformance.vectors.sources.tensors import both, quantized, spread
+from fp4ref.conformance.vectors.sources.parts import Json, block, floats, neighbours
+from fp4ref.conformance.vectors.sources.tensors import Row, aimed, both, spread
 from fp4ref.formats import CUDA_E4M3, CUDA_E5M2, Codec, F
 from fp4ref.spec import Spec
 from fp4ref.specs import MXFP4, MXFP4_2D, MXFP8_2D, MXFP8_E4M3, MXFP8_E5M2
@@ -30,53 +30,39 @@ def mx_groups() -> list[Json]:
     for base in (MXFP4, MXFP8_E4M3, MXFP8_E5M2):
         for rules, suffix, arithmetic in modes:
             spec = base.replace(name=base.name + suffix, arithmetic=arithmetic)
-            groups.append(group(f"{rules} BLK-10", ORACLE, _mx_tests(spec), spec=named(spec)))
+            groups.append(aimed(f"{rules} BLK-10", spec, _mx_rows(spec)))
     eight = [
-        quantized("TieToEven NearTie", "scale 2^0: elements on and beside ties", MXFP8_E4M3, _mx_elements(CUDA_E4M3)),
-        quantized(
+        ("TieToEven NearTie", "scale 2^0: elements on and beside ties", _mx_elements(CUDA_E4M3)),
+        (
             "MinusZero Specials",
             "-0, NaN, subnormals of E4M3",
-            MXFP8_E4M3,
             block(floats("-0 0 nan -nan 448 0.001 -0.002 0.00097"), 32),
         ),
-        quantized("NaN", "only NaN", MXFP8_E4M3, floats(["nan", "-nan"] * 16, "bfloat16")[None]),
+        ("NaN", "only NaN", floats(["nan", "-nan"] * 16, "bfloat16")[None]),
     ]
     five = [
-        quantized("TieToEven NearTie", "scale 2^0: elements on and beside ties", MXFP8_E5M2, _mx_elements(CUDA_E5M2)),
-        quantized("Specials", "NaN and -Inf", MXFP8_E5M2, block(floats("nan -inf 57344 1 -0"), 32)),
+        ("TieToEven NearTie", "scale 2^0: elements on and beside ties", _mx_elements(CUDA_E5M2)),
+        ("Specials", "NaN and -Inf", block(floats("nan -inf 57344 1 -0"), 32)),
     ]
     ragged = [
-        *both("RaggedTail", "3 x 33", MXFP8_E4M3, spread((3, 33), "bfloat16", 20)),
-        quantized(
-            "LayoutOrder Padding",
-            "scales in tiles",
-            MXFP8_E4M3,
-            spread((9, 40), "bfloat16", 20),
-            scale_layout="tiled_8x4",
-        ),
+        *both("RaggedTail", "3 x 33", spread((3, 33), "bfloat16", 20)),
+        ("LayoutOrder Padding", "scales in tiles", spread((9, 40), "bfloat16", 20), {"scale_layout": "tiled_8x4"}),
     ]
     groups += [
-        group("E4M3-1 E4M3-2 E4M3-4 BLK-10 PACK-3", ORACLE, eight, spec=named(MXFP8_E4M3)),
-        group("E5M2-1 E5M2-2 E5M2-4 BLK-10 PACK-3", ORACLE, five, spec=named(MXFP8_E5M2)),
-        group("BLK-1 BLK-8 PACK-3", ORACLE, ragged, spec=named(MXFP8_E4M3)),
-        group(
-            "BLK-1 BLK-8 PACK-2",
-            ORACLE,
-            both("RaggedTail SpareNibble", "5 x 35", MXFP4, spread((5, 35), "float16", 21)),
-            spec=named(MXFP4),
-        ),
+        aimed("E4M3-1 E4M3-2 E4M3-4 BLK-10 PACK-3", MXFP8_E4M3, eight),
+        aimed("E5M2-1 E5M2-2 E5M2-4 BLK-10 PACK-3", MXFP8_E5M2, five),
+        aimed("BLK-1 BLK-8 PACK-3", MXFP8_E4M3, ragged),
+        aimed("BLK-1 BLK-8 PACK-2", MXFP4, both("RaggedTail SpareNibble", "5 x 35", spread((5, 35), "float16", 21))),
     ]
     for spec in (MXFP4_2D, MXFP8_2D):
-        tests = both("SharedTile RaggedTail", "4 x 33: two tiles", spec, spread((4, 33), "bfloat16", 22))
-        groups.append(group("BLK-7 LAY-10", ORACLE, tests, spec=named(spec)))
+        rows = both("SharedTile RaggedTail", "4 x 33: two tiles", spread((4, 33), "bfloat16", 22))
+        groups.append(aimed("BLK-7 LAY-10", spec, rows))
     cast = MXFP8_E4M3.replace(name="mxfp8-e4m3 cast-only", arithmetic=RCEIL_CAST_ONLY)
-    zero = quantized(
-        "MinusZero", "a -0 becomes +0, a small negative does not", cast, block(floats("-0 0 -1e-30 6 -0.2"), 32)
-    )
-    return [*groups, group("BLK-11", ORACLE, [zero], spec=named(cast))]
+    zero = ("MinusZero", "a -0 becomes +0, a small negative does not", block(floats("-0 0 -1e-30 6 -0.2"), 32))
+    return [*groups, aimed("BLK-11", cast, [zero])]
 
 
-def _mx_tests(spec: Spec) -> list[Json]:
+def _mx_rows(spec: Spec) -> list[Row]:
     """Return block maxima at and beside powers of two, the element's largest, and numbers that EVEN rounds up."""
     form = spec.element.format
     carry = 4 * (2 - 2.0 ** -(form.mantissa_bits + 1))
@@ -91,9 +77,7 @@ def _mx_tests(spec: Spec) -> list[Json]:
         ("Infinity NaN", "Inf, and NaN beside a number", specials, "specials"),
     )
     return [
-        quantized(
-            flags, comment, spec, np.concatenate([block(floats(v), 32) for v in values]), share=f"{form.name} {share}"
-        )
+        (flags, comment, np.concatenate([block(floats(v), 32) for v in values]), {"share": f"{form.name} {share}"})
         for flags, comment, values, share in kinds
     ]
 

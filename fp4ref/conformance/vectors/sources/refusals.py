@@ -59,67 +59,38 @@ def refused_groups() -> list[Json]:
         ),
         ("BLK-1", "an empty block", {"block": (0, 16)}, NVFP4),
     )
-    return [
-        group("NUM-3", STATED, [other("float64"), other("int32"), other("uint8")], spec="nvfp4"),
-        group(
-            "NUM-4",
-            STATED,
-            [test("Refused", "no axis", dtype="float32", shape=[], x=[one], expected=refused("ShapeError", "NUM-4"))],
-            spec="nvfp4",
-        ),
-        group(
-            "GLB-4",
-            STATED,
-            [
-                ask("a negative amax", "DomainError", "GLB-4", amax=format_words(floats([-1.0]))),
-                ask("a NaN amax", "DomainError", "GLB-4", amax=format_words(floats([math.nan]))),
-                ask("two amaxes for one tensor", "ShapeError", "GLB-4", amax=f"{one} {one}"),
-            ],
-            spec="nvfp4",
-        ),
-        group(
-            "GLB-4 GLB-5",
-            STATED,
-            [ask("one amax for two rows", "ShapeError", "GLB-4", amax=one)],
-            spec="nvfp4-row-scaled",
-        ),
-        group("GLB-6", STATED, [ask("an amax without a global scale", "DomainError", "GLB-6", amax=one)], spec="mxfp4"),
-        group(
-            "HAD-5",
-            STATED,
-            [
-                ask("float32", "DTypeError", "HAD-5", np.ones((16, 2), F), direction="column"),
-                ask("float16", "DTypeError", "HAD-5", np.ones((16, 2), np.float16), direction="column"),
-                ask("8 rows", "ShapeError", "HAD-5", floats([1.0] * 16, "bfloat16").reshape(8, 2), direction="column"),
-            ],
-            spec="nvfp4-rht",
-        ),
-        group(
-            "SR-1",
-            STATED,
-            [
-                ask("no random bits", "DomainError", "SR-1"),
-                ask("too few random bits", "ShapeError", "SR-1", random_bits=["00" * 15] * 2),
-            ],
-            spec=named(NVFP4_STOCHASTIC),
-        ),
-        group(
-            "SR-1",
-            STATED,
-            [ask("random bits for nearest rounding", "DomainError", "SR-1", random_bits=["00" * 16] * 2)],
-            spec="nvfp4",
-        ),
-        group(
-            "LAY-59",
-            STATED,
-            [ask("a layout of no name", "LayoutError", "LAY-59", scale_layout="swizzled")],
-            spec="nvfp4",
-        ),
+    no_axis = test("Refused", "no axis", dtype="float32", shape=[], x=[one], expected=refused("ShapeError", "NUM-4"))
+    amaxes = [
+        ask("a negative amax", "DomainError", "GLB-4", amax=format_words(floats([-1.0]))),
+        ask("a NaN amax", "DomainError", "GLB-4", amax=format_words(floats([math.nan]))),
+        ask("two amaxes for one tensor", "ShapeError", "GLB-4", amax=f"{one} {one}"),
+    ]
+    transforms = [
+        ask("float32", "DTypeError", "HAD-5", np.ones((16, 2), F), direction="column"),
+        ask("float16", "DTypeError", "HAD-5", np.ones((16, 2), np.float16), direction="column"),
+        ask("8 rows", "ShapeError", "HAD-5", floats([1.0] * 16, "bfloat16").reshape(8, 2), direction="column"),
+    ]
+    bits = [
+        ask("no random bits", "DomainError", "SR-1"),
+        ask("too few random bits", "ShapeError", "SR-1", random_bits=["00" * 15] * 2),
+    ]
+    nearest = ask("random bits for nearest rounding", "DomainError", "SR-1", random_bits=["00" * 16] * 2)
+    groups: tuple[tuple[str, str | Json, list[Json]], ...] = (
+        ("NUM-3", "nvfp4", [other("float64"), other("int32"), other("uint8")]),
+        ("NUM-4", "nvfp4", [no_axis]),
+        ("GLB-4", "nvfp4", amaxes),
+        ("GLB-4 GLB-5", "nvfp4-row-scaled", [ask("one amax for two rows", "ShapeError", "GLB-4", amax=one)]),
+        ("GLB-6", "mxfp4", [ask("an amax without a global scale", "DomainError", "GLB-6", amax=one)]),
+        ("HAD-5", "nvfp4-rht", transforms),
+        ("SR-1", named(NVFP4_STOCHASTIC), bits),
+        ("SR-1", "nvfp4", [nearest]),
+        ("LAY-59", "nvfp4", [ask("a layout of no name", "LayoutError", "LAY-59", scale_layout="swizzled")]),
         *(
-            group(rule, STATED, [ask(comment, "DomainError", rule)], spec=changed(spec, **changes))
+            (rule, changed(spec, **changes), [ask(comment, "DomainError", rule)])
             for rule, comment, changes, spec in illegal
         ),
-    ]
+    )
+    return [group(rules, STATED, tests, spec=spec) for rules, spec, tests in groups]
 
 
 def changed(spec: Spec, **changes: Any) -> Json:

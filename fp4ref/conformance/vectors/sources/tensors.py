@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,17 @@ from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.oracle import quantizer as oracle
 from fp4ref.conformance.oracle import rationals
 from fp4ref.conformance.vectors.sources.layouts import stored
-from fp4ref.conformance.vectors.sources.parts import Json, block, expected, floats, tensor_fields, test
+from fp4ref.conformance.vectors.sources.parts import (
+    ORACLE,
+    Json,
+    block,
+    expected,
+    floats,
+    group,
+    named,
+    tensor_fields,
+    test,
+)
 from fp4ref.conformance.vectors.text import format_rows, format_words
 from fp4ref.formats import STOCHASTIC_E2M1, F
 from fp4ref.quantized import Direction
@@ -50,10 +61,19 @@ def quantized(
     return test(flags, comment, **tensor_fields(x), **more, expected=expected(result))
 
 
-def both(flags: str, comment: str, spec: Spec, x: NDArray[Any]) -> list[Json]:
-    """Return the two directions of one tensor."""
+Row = tuple[Any, ...]  # flags, comment, x, and perhaps a dictionary of other arguments of `quantized`
+
+
+def aimed(rules: str, spec: Spec, rows: Iterable[Row]) -> Json:
+    """Return a group of tests of one specification, a row for each."""
+    tests = [quantized(flags, comment, spec, x, **dict(*how)) for flags, comment, x, *how in rows]
+    return group(rules, ORACLE, tests, spec=named(spec))
+
+
+def both(flags: str, comment: str, x: NDArray[Any]) -> list[Row]:
+    """Return the two directions of one tensor, as rows."""
     column = flags if "ColumnDirection" in flags else f"{flags} ColumnDirection"
-    return [quantized(flags, comment, spec, x), quantized(column, f"{comment}; columns", spec, x, "column")]
+    return [(flags, comment, x), (column, f"{comment}; columns", x, {"direction": "column"})]
 
 
 def spread(shape: tuple[int, ...], dtype: str, seed: int, spread_exponent: int = 3) -> NDArray[Any]:
