@@ -740,7 +740,6 @@ def main(size: int, folder: Path) -> None:
     import torch.distributed.device_mesh
     import torch.distributed.fsdp  # noqa: F401
 
-    import fp4ref.te.sharded
     from fp4ref import rules  # noqa: F401
 
     ranks = []
