@@ -31,6 +31,7 @@ class Kind(StrEnum):
     """The kind of a file, which is its heading."""
 
     KERNELS = "Kernels on a GPU"
+    NATIVE = "Kernels on a CPU"
     CALLS = "Calls from Python"
     GROUPED = "Grouped modules"
     MODULES = "Modules"
@@ -97,6 +98,7 @@ def kind_of(rows: list[Row]) -> Kind:
     columns = {column for row in rows for column in row}
     telling = {
         "of_copy_bandwidth": Kind.KERNELS,
+        "of_plain": Kind.NATIVE,
         "host_us": Kind.CALLS,
         "groups": Kind.GROUPED,
         "processor": Kind.CHECKPOINTS,
@@ -187,6 +189,8 @@ def sentences(result: Result) -> Iterator[str]:
         own = [row for row in result.rows if name_of(row) not in BASES and not is_peer(name_of(row))]
         low, high = (pick(row["clones"] for row in own) for pick in (min, max))
         yield f"A call takes the host {low:.1f} to {high:.1f} times as long as a clone of the same tensor."
+    elif result.kind is Kind.NATIVE:
+        yield from of_goals(result)
     elif result.kind is Kind.CHECKPOINTS:
         taken = {name_of(row): row["processor"] for row in result.rows if not name_of(row).endswith(" workers")}
         times = {name: time - taken.get(f"{name}, start", 0) for name, time in taken.items() if ", start" not in name}
@@ -217,6 +221,20 @@ def sentences(result: Result) -> Iterator[str]:
         yield f"By element, a narrow matrix takes {ends} times as long as a wide one;"
         yield f"by block, {by_block[0]:.2f} to {by_block[-1]:.2f} times."
     yield from beside_peers(result)
+
+
+def of_goals(result: Result) -> Iterator[str]:
+    """Yield how many cases meet their goal, and which do not."""
+    judged = [row for row in result.rows if row["goal"]]
+    yield f"{sum(row['met'] for row in judged)} of {len(judged)} cases with a goal meet it."
+    late = [
+        f"`{name_of(row)}` {row['ratio']:.2f} copies, {row['of_plain']:.2f} plain, "
+        f"{row['gigabytes_per_second']:.2f} GB/s ({row['goal']})"
+        for row in judged
+        if not row["met"]
+    ]
+    if late:
+        yield f"Slower than their goal: {'; '.join(late)}."
 
 
 def backends(result: Result) -> list[str]:
