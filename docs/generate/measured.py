@@ -174,17 +174,7 @@ def beside_peers(result: Result) -> Iterator[str]:
 def sentences(result: Result) -> Iterator[str]:
     """Yield what the numbers of a file say."""
     if result.kind is Kind.KERNELS:
-        shape = largest(result)
-        shares = {name_of(r): r["of_copy_bandwidth"] for r in result.rows if r["shape"] == shape and "us" in r}
-        own = {name: share for name, share in shares.items() if name not in BASES and not is_peer(name)}
-        near = sum(share >= NEAR for share in own.values())
-        yield f"At {shape}, {near} of {len(own)} cases reach {NEAR:.0%} of the copy bandwidth."
-        slow = sorted((share, name) for name, share in own.items() if share < NEAR)[:4]
-        if slow:
-            yield f"Furthest below: {', '.join(f'`{name}` {share:.0%}' for share, name in slow)}."
-        spreads = [r["us_highest"] / r["us_lowest"] - 1 for r in result.rows if "us_lowest" in r]
-        if spreads:
-            yield f"Over placements of the buffers, the time of a case varies by up to {max(spreads):.0%}."
+        yield from of_kernels(result)
     elif result.kind is Kind.CALLS:
         own = [row for row in result.rows if name_of(row) not in BASES and not is_peer(name_of(row))]
         low, high = (pick(row["clones"] for row in own) for pick in (min, max))
@@ -221,6 +211,21 @@ def sentences(result: Result) -> Iterator[str]:
         yield f"By element, a narrow matrix takes {ends} times as long as a wide one;"
         yield f"by block, {by_block[0]:.2f} to {by_block[-1]:.2f} times."
     yield from beside_peers(result)
+
+
+def of_kernels(result: Result) -> Iterator[str]:
+    """Yield how many kernels come near the copy bandwidth, which are furthest below, and how placements matter."""
+    shape = largest(result)
+    shares = {name_of(r): r["of_copy_bandwidth"] for r in result.rows if r["shape"] == shape and "us" in r}
+    own = {name: share for name, share in shares.items() if name not in BASES and not is_peer(name)}
+    near = sum(share >= NEAR for share in own.values())
+    yield f"At {shape}, {near} of {len(own)} cases reach {NEAR:.0%} of the copy bandwidth."
+    slow = sorted((share, name) for name, share in own.items() if share < NEAR)[:4]
+    if slow:
+        yield f"Furthest below: {', '.join(f'`{name}` {share:.0%}' for share, name in slow)}."
+    spreads = [r["us_highest"] / r["us_lowest"] - 1 for r in result.rows if "us_lowest" in r]
+    if spreads:
+        yield f"Over placements of the buffers, the time of a case varies by up to {max(spreads):.0%}."
 
 
 def of_goals(result: Result) -> Iterator[str]:
