@@ -95,6 +95,7 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
     static constexpr int ROWS = (31 / R + 1) * R;                        // rows of a unit where they are contiguous
     static constexpr int LINES = (127 / R + 1) * R;                      // and where they are gathered: long pieces
     static constexpr int SPAN = (8191 / WIDTH + 1) * WIDTH;              // columns of a unit, at least 8192
+    static constexpr int LONG = 512 / sizeof(word) << 10;                // elements of a unit of one long row
     static constexpr int AHEAD = 4096;                                   // bytes between a prefetch and its use
     static constexpr word MAGNITUDE = (word)((word)~word(0) >> 1), INFINITE = (word)In::infinity;
 
@@ -330,12 +331,13 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
             in.columns *= in.rows, in.rows = in.rows > 0;  // one long row
         const bool straight = in.along.unit() && !transform;
         const int lines = straight ? ROWS : LINES;
-        const Units units(&job.next, in.rows, in.columns, lines, SPAN);
+        const size span = in.rows == 1 && in.columns >= 16 * (size)LONG ? LONG : SPAN;
+        const Units units(&job.next, in.rows, in.columns, lines, span);
         unsigned all = 0;
         for (size unit; units.take(unit);) {
-            const size top = unit / units.across * lines, left = unit % units.across * SPAN;
+            const size top = unit / units.across * lines, left = unit % units.across * span;
             const int count = in.rows - top < lines ? (int)(in.rows - top) : lines;
-            const int width = in.columns - left < SPAN ? (int)(in.columns - left) : SPAN;
+            const int width = (int)(in.columns - left < span ? in.columns - left : span);
             word largest[LINES] = {};
             if (straight)
                 for (int l = 0; l < count; ++l) largest[l] = row_maximum((const word*)in.x + in.down.at(top + l) + left, width, keeps_nan);
