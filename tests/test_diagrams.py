@@ -541,18 +541,19 @@ def test_gemm_says_which_operands_are_transformed_in_their_own_column() -> None:
     assert not any("Hadamard" in element.text for element in texts(ALL["gemm"]))
 
 
-@pytest.mark.parametrize("name", list(fp4ref.profiles))
-def test_pipeline_of_every_profile(name: str) -> None:
-    spec = fp4ref.profiles[name]
-    for direction in ("row", "column") if spec.hadamard else ("row",):
+def test_pipeline_of_every_profile() -> None:
+    both = [(spec, direction) for spec in fp4ref.profiles.values() for direction in ("row", "column")]
+    for spec, direction in both:
+        if direction == "column" and not spec.hadamard:
+            continue
         svg = pipeline(Request(spec=spec, direction=direction))
-        assert faults(svg) == []
+        assert faults(svg) == [], spec.name
         words = " ".join(element.text for element in texts(svg))
-        assert ("Hadamard" in words) == bool(spec.hadamard and direction == "column")
-        assert ("global amax" in words) == (spec.global_scale != "none")
-        assert ("1.5 · t" in words) == bool(spec.four_over_six)
+        assert ("Hadamard" in words) == bool(spec.hadamard and direction == "column"), spec.name
+        assert ("global amax" in words) == (spec.global_scale != "none"), spec.name
+        assert ("1.5 · t" in words) == bool(spec.four_over_six), spec.name
         left = min(float(element.get("x")) for element in texts(svg) if element.text in {"block amax a", "global amax"})
-        assert left < 50, "a lane is empty"
+        assert left < 50, f"a lane of {spec.name} is empty"
 
 
 def require_fonts() -> None:
