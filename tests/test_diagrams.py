@@ -174,7 +174,7 @@ def test_no_text_is_clipped_small_or_overlapping(name: str) -> None:
     assert faults(ALL[name]) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_options_give_a_clean_figure_or_a_reason(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([*catalogue.FIGURES]))
@@ -261,7 +261,7 @@ def test_a_theme_changes_a_figure_and_nothing_else_does() -> None:
 
 
 @pytest.mark.rule("LAY-1", "LAY-2", "LAY-3", "LAY-4", "LAY-5")
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(
     name=st.sampled_from([form.name for form in STANDARD_LAYOUTS]),
     rows=st.integers(1, 600),

@@ -111,7 +111,7 @@ def operands(draw, names: str, specials: bool):
 @pytest.mark.usefixtures("compiled_for_this_file")
 @pytest.mark.rule("GEM-1", "GEM-2", "GEM-3", "GEM-4", "GEM-5", "GEM-6", "GEM-7", "GEM-8", "GEM-9", "LAY-6")
 @pytest.mark.parametrize("names", PAIRS)
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(data=st.data(), specials=st.booleans(), dtype=st.sampled_from(sorted(BINARY)), added=st.booleans())
 def test_every_backend_computes_what_the_oracle_does(names, data, specials, dtype, added):
     a, b = data.draw(operands(names, specials))
