@@ -1,0 +1,202 @@
+"""Examples of the chapters on checkpoints and their conversion, computed: rules that were divided."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+import checkpoints_corpus as corpus
+from commands import convert, fp4
+from fp4ref.checkpoints import lint
+from fp4ref.checkpoints.checkpoint import open_checkpoint
+from fp4ref.checkpoints.configuration import TRANSFORMERS
+from fp4ref.checkpoints.gguf_vocabulary import vocabulary_of
+from fp4ref.checkpoints.groups import recognize
+from fp4ref.checkpoints.origins import origin_of
+from fp4ref.checkpoints.transfer.reading import read_weight
+from fp4ref.errors import DomainError
+from standard_rules import integers, rows_of, text_of
+
+QKV = "double_blocks.0.img_attn.qkv"
+MODULE = "model.layers.0.mlp.up_proj"
+
+
+def word(cell):
+    return re.search("`(.*?)`", cell)[1]
+
+
+def group_of(folder, module):
+    return next(group for group in recognize(open_checkpoint(folder)).groups if group.module == module)
+
+
+# Linting
+
+
+@pytest.mark.rule("CKP-41")
+@pytest.mark.example("CKP-41")
+def test_input_scales_that_were_never_set(tmp_path):
+    names = [name for name in corpus.CLEAN["modelopt-nvfp4"]().tensors if name.endswith("input_scale")]
+    assert len(names) > 2
+    for run, (cell, finding) in enumerate(rows_of("CKP-41")):
+        export = corpus.CLEAN["modelopt-nvfp4"]()
+        value = float(cell.split()[0])
+        for name in names[:2] if "two" in cell else names:
+            export.put(name, "F32", value)
+        found = [each for each in lint(export.write(tmp_path / f"{run}")).findings if each.code == "input-scale"]
+        assert [bool(found), finding] in ([True, "`input-scale`"], [False, "none"])
+        assert "two" not in cell or sorted(found[0].tensors) == sorted(names[:2])
+
+
+@pytest.mark.rule("CKP-64")
+@pytest.mark.example("CKP-64")
+def test_scales_of_a_cache(tmp_path):
+    name = "model.layers.1.self_attn.k_proj.k_scale"
+    for run, (cell, finding) in enumerate(rows_of("CKP-64")):
+        export = corpus.CLEAN["modelopt-nvfp4-kv"]()
+        if cell == "not stored":
+            export.drop(name)
+        else:
+            export.put(name, "F32", np.full({"one number": 1, "two numbers": 2}[cell], 0.1))
+        codes = {each.code for each in lint(export.write(tmp_path / f"{run}")).findings}
+        assert ("kv-scale" in codes) == (finding == "`kv-scale`")
+
+
+@pytest.mark.rule("CKP-65", "CKP-13")
+@pytest.mark.example("CKP-65")
+def test_entries_of_modules_that_stay():
+    for entry, module, matches in rows_of("CKP-65"):
+        assert TRANSFORMERS.takes(word(entry), word(module)) == (matches == "yes")
+
+
+# Conversions
+
+
+@pytest.mark.rule("CNV-27", "CNV-69", "CNV-70")
+@pytest.mark.example("CNV-27", "CNV-69", "CNV-70")
+def test_padding_that_is_cropped(tmp_path):
+    ((weight, stored, kept, back),) = rows_of("CNV-27")
+    assert weight == kept == back
+    export = corpus.source()
+    for name in [*export.tensors]:
+        export.drop(name)
+    export.put(f"{QKV}.weight", "F32", np.random.default_rng(3).standard_normal(integers(weight)).astype(np.float32))
+    plain, first = export.write(tmp_path / "plain"), tmp_path / "comfy"
+    assert fp4("quantize", plain, "-o", first, "--to", "comfy", "--spec", "nvfp4", "--include", "*").exit_code == 0
+    group = group_of(first, QKV)
+    assert [[*group.shape], [*origin_of(group)["shape"]]] == [integers(stored), integers(kept)]
+    assert [*read_weight(group).shape] == integers(back)
+    head = re.search(r"weight (\[.*?\]), stored as (\[.*?\])", text_of("CNV-69"))
+    assert [head[1], head[2]] == [weight, stored]
+    for run, (cell, result) in enumerate(rows_of("CNV-69")):
+        source = tmp_path / f"read{run}"
+        shutil.copytree(first, source)
+        if place := re.search(r"row (\d+), column (\d+) is (\d)", cell):
+            row, column, code = map(int, place.groups())
+            tensor = open_checkpoint(source).tensors[f"{QKV}.weight"]
+            with tensor.shard.path.open("r+b") as file:
+                file.seek(tensor.start + row * integers(stored)[1] // 2 + column // 2)
+                file.write(bytes([code << 4]))
+        pieces = read_weight(group_of(source, QKV)).read(1)
+        if result == "read":
+            assert [*pieces]
+            continue
+        assert result == "refused"
+        with pytest.raises(DomainError, match=r"padding that is not zero.*CNV-69"):
+            list(pieces)
+    multiple = integers(re.search(r"multiples of \d+", text_of("CNV-70"))[0])[0]
+    for run, (high, bias, read) in enumerate(rows_of("CNV-70")):
+        export = corpus.comfy()
+        export.put(f"{QKV}.bias", "BF16", np.zeros(int(bias), np.uint16))
+        group = group_of(export.write(tmp_path / f"bias{run}"), QKV)
+        assert (group.rows, group.convention.multiples[0]) == (int(high), multiple)
+        assert group.unpadded[0] == int(read)
+
+
+@pytest.mark.rule("CNV-36", "CNV-71")
+@pytest.mark.example("CNV-36", "CNV-71")
+def test_the_metadata_of_a_gguf(tmp_path):
+    ((cell, same),) = rows_of("CNV-36")
+    assert same == "the same"
+    assert re.findall("`(.*?)`", cell) == ["general.architecture", "llama", "tokens", "a", "b"]
+    convert(corpus.CLEAN["gguf-nvfp4"]().write(tmp_path / "source"), tmp_path / "target")
+    for folder in ("source", "target"):
+        found = open_checkpoint(tmp_path / folder).metadata
+        assert (found["general.architecture"], found["tokens"]) == ("llama", "['a', 'b']")
+    for run, (kind, architecture, version) in enumerate(rows_of("CNV-71")):
+        source = corpus.CLEAN["compressed-mxfp4"]().write(tmp_path / f"other{run}")
+        path = source / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": word(kind)}))
+        convert(source, tmp_path / f"gguf{run}", to="gguf")
+        found = open_checkpoint(tmp_path / f"gguf{run}").metadata
+        assert found["general.architecture"] == word(architecture)
+        assert found["general.quantization_version"] == version
+
+
+TOKENIZER = {
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "\u0120": 2, "ab": 3, "\u0120ab": 4}, "merges": [["a", "b"]]},
+    "added_tokens": [{"id": 5, "content": "<tool>", "special": True}, {"id": 6, "content": "<s>", "special": True}],
+    "normalizer": None,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+    "post_processor": {"type": "ByteLevel"},
+}
+TOKENIZER["model"]["merges"].append(["\u0120", "ab"])
+
+
+def vocabulary(folder, settings, processor=None, **config):
+    """The vocabulary of a model whose tokenizer has these settings."""
+    folder.mkdir(exist_ok=True)
+    parts = [{"SpecialToken": {"id": each}} if each != "$A" else {"Sequence": {"id": "A"}} for each in processor or ()]
+    own = {"post_processor": {"type": "TemplateProcessing", "single": parts}} if processor else {}
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER | own))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return vocabulary_of(folder, {"vocab_size": 7, **config})
+
+
+@pytest.mark.rule("CNV-45", "CNV-72")
+@pytest.mark.example("CNV-45", "CNV-72")
+def test_special_tokens(tmp_path):
+    for token, number, found in rows_of("CNV-45"):
+        settings = {} if token == "none" else {"bos_token": word(token)}
+        assert vocabulary(tmp_path, settings, bos_token_id=int(number)).special == {"bos_token_id": int(found)}
+    for processor, flag in rows_of("CNV-72"):
+        for declared in (True, False):  # the processor decides
+            made = vocabulary(tmp_path, {"add_bos_token": declared}, word(processor).split())
+            assert made.flags["add_bos_token"] == (flag == "true")
+
+
+@pytest.mark.rule("CNV-73")
+@pytest.mark.example("CNV-73")
+def test_the_template_of_chats(tmp_path):
+    for run, (own, declared, found) in enumerate(rows_of("CNV-73")):
+        folder = tmp_path / f"{run}"
+        folder.mkdir()
+        if own != "none":
+            (folder / "chat_template.jinja").write_text(word(own))
+        named = re.findall("`(\\w+)`: `(.*?)`", declared)
+        templates = [{"name": name, "template": text} for name, text in named] or word(declared)
+        assert vocabulary(folder, {"chat_template": templates}).template == word(found)
+
+
+@pytest.mark.rule("CNV-11", "CNV-74")
+@pytest.mark.example("CNV-74")
+def test_repairs_that_cannot_be_made(tmp_path):
+    repair = re.search(r"`--repair (\S+)`", text_of("CNV-74"))[1]
+    for run, (cell, result) in enumerate(rows_of("CNV-74")):
+        export = corpus.CLEAN["modelopt-nvfp4"]()
+        if "no NaN" not in cell:
+            export.array(f"{MODULE}.weight_scale")[5, 3] = 0x7F
+            export.array(f"{MODULE}.weight")[5, 24:32] = 0
+            export.array(f"{MODULE}.weight")[5, 31] = 0 if "above 16 zeros" in cell else 0x10
+        source = export.write(tmp_path / f"{run}")
+        if result != "refused":
+            convert(source, tmp_path / f"to{run}", repairs=[repair])
+            tensor = open_checkpoint(tmp_path / f"to{run}").tensors[f"{MODULE}.weight_scale"]
+            scales = np.frombuffer(tensor.bytes(), np.uint8).reshape(tensor.shape)
+            assert scales[5, 3] == 0x38  # what the producer gives zeros
+            continue
+        with pytest.raises(DomainError, match="CNV-74"):
+            convert(source, tmp_path / f"to{run}", repairs=[repair])
