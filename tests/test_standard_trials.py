@@ -13,6 +13,7 @@ import pytest
 
 import fp4ref
 from collected import collected
+from commands import fp4
 from fp4ref.conformance import families
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import runner, stream
@@ -350,3 +351,31 @@ def test_random_bits_of_a_stream():
             rows, columns = case.x.shape
             assert case.random_bits.shape == ((rows, columns) if direction == "row" else (columns, rows))
             assert stream._payload(case)[2] == case.random_bits.tobytes()
+
+
+# The verdict
+
+
+@pytest.mark.rule("CNF-130")
+@pytest.mark.example("CNF-130")
+def test_the_status_of_a_verdict(tmp_path, monkeypatch):
+    statuses = {name: int(status) for names, status in rows_of("CNF-130") for name in names.split(", ")}
+    of = {"wrong on ... only": Verdict.EXCEPT, "is a profile": Verdict.PROFILE, "wrong": Verdict.WRONG}
+    of |= {"conforms": Verdict.CONFORMS, "incomplete": Verdict.INCOMPLETE}
+    assert {name: verdict.status for name, verdict in of.items()} == {name: statuses[name] for name in of}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "k.py").write_text(
+        "import fp4ref\n\ndef right(x):\n    return tuple(fp4ref.quantize(x, 'nvfp4', backend='numpy').row)\n\n"
+        "def wrong(x):\n    data, *rest = right(x)\n    return data ^ 1, *rest\n"
+    )
+    line = ["verify", "--spec", "nvfp4", "--family", "normal", "--level", "1", "--no-diagnosis", "--kernel"]
+    assert fp4(*line, "k.py:right").exit_code == statuses["conforms"]
+    assert fp4(*line, "k.py:wrong").exit_code == statuses["wrong"]
+    assert fp4(*line, "k.py:right", "--require", "nan").exit_code == statuses["incomplete"]
+    assert fp4(*line, "k.py:absent").exit_code == statuses["an error message"]
+
+    def broken(*_, **__):
+        raise RuntimeError("inside")
+
+    monkeypatch.setattr("fp4ref.conformance.verdict.kernel_report.KernelReport.add", broken)
+    assert fp4(*line, "k.py:right").exit_code == statuses["an error message for an internal error (CNF-11)"]
