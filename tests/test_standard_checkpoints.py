@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import checkpoints_corpus as corpus
 from commands import convert, fp4
-from fp4ref.checkpoints import lint
+from fp4ref.checkpoints import bounds, lint, suspicions
+from fp4ref.checkpoints.check_elements import _histogram, _narrow_range, suspect_saturation
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.configuration import TRANSFORMERS
 from fp4ref.checkpoints.gguf_vocabulary import vocabulary_of
-from fp4ref.checkpoints.groups import recognize
+from fp4ref.checkpoints.groups import CONVENTIONS, recognize
+from fp4ref.checkpoints.measure import Measured
 from fp4ref.checkpoints.origins import origin_of
+from fp4ref.checkpoints.suspicions import suspect_layout
 from fp4ref.checkpoints.transfer.reading import read_weight
 from fp4ref.errors import DomainError
+from fp4ref.layout import LINEAR
+from fp4ref.standard import formulas
 from standard_rules import integers, rows_of, text_of
 
 QKV = "double_blocks.0.img_attn.qkv"
@@ -200,3 +206,149 @@ def test_repairs_that_cannot_be_made(tmp_path):
             continue
         with pytest.raises(DomainError, match="CNV-74"):
             convert(source, tmp_path / f"to{run}", repairs=[repair])
+
+
+# Bounds of counts
+
+
+def measured(convention, codes=(), tops=(), structure=None, blocks=0, name="it.weight"):
+    """Counts of a group: elements by the magnitude of their code, blocks by their largest one."""
+    group = SimpleNamespace(
+        convention=CONVENTIONS[convention],
+        layout=LINEAR,
+        parts={"codes": SimpleNamespace(name=name), "scales": SimpleNamespace(name=f"{name}_scale")},
+    )
+    counts = np.zeros(16, np.int64)
+    counts[: len(codes)] = codes
+    largest = np.zeros(8, np.int64)
+    largest[: len(tops)] = tops
+    scales = np.zeros(256, np.int64)
+    scales[0x38] = blocks
+    return Measured(group, counts, scales, largest, np.zeros(256, np.int64), structure=structure)
+
+
+def of_shares(largest, second):
+    """Counts of 10000 elements with these shares of codes 7 and 6; a tenth of the others are 0."""
+    codes = np.zeros(8, np.int64)
+    codes[7], codes[6] = round(10_000 * largest), round(10_000 * second)
+    codes[0] = (10_000 - codes.sum()) // 10
+    codes[1] = 10_000 - codes.sum()
+    return codes
+
+
+@pytest.mark.rule("CKP-33")
+@pytest.mark.example("CKP-33")
+def test_bounds_of_formats():
+    for (_, share, always, often), name in zip(rows_of("CKP-33"), ("nvfp4", "mxfp4"), strict=True):
+        convention = CONVENTIONS[f"modelopt.{name}"]
+        formula, about = share.split(", about ")
+        value = float(eval_of(formula))
+        assert bounds.most_crowded(convention) == pytest.approx(value, rel=1e-7)
+        assert round(value, 2) == float(about)
+        assert bounds.always_reached(convention) == int(always)
+        assert bounds.often_reached(convention) == int(often)
+
+
+def eval_of(formula):
+    """A formula with the signs of chapter 20, in float32."""
+    return formulas.value(formula.replace("·", " * "))
+
+
+@pytest.mark.rule("CKP-19")
+@pytest.mark.example("CKP-19")
+def test_crowded_codes():
+    for cell, finding in rows_of("CKP-19"):
+        largest, second = map(float, cell.split(", "))
+        found = [*_narrow_range(measured("modelopt.nvfp4", of_shares(largest, second)), "it", 10_000)]
+        assert [code for code, *_ in found] == ([] if finding == "none" else [word(finding)])
+
+
+@pytest.mark.rule("CKP-46")
+@pytest.mark.example("CKP-46")
+def test_unused_codes():
+    blocks = integers(re.search(r"of \d+ blocks", text_of("CKP-46"))[0])[0]
+    for many, finding in rows_of("CKP-46"):
+        tops = [0] * 5 + [blocks - int(many), 0, int(many)]
+        found = [code for code, *_ in _narrow_range(measured("modelopt.nvfp4", tops=tops), "it", 0)]
+        assert ("range-unused" in found) == (finding == "`range-unused`")
+
+
+@pytest.mark.rule("CKP-47")
+@pytest.mark.example("CKP-47")
+def test_unusual_modules():
+    usual = float(re.search(r"where ([\d.]+) of codes 7 is usual", text_of("CKP-47"))[1])
+    formula = re.search(r"leads to `(.*?)`", text_of("CKP-47"))[1]
+    others = [measured("modelopt.nvfp4", of_shares(usual, 0.1), name=f"{n}") for n in range(5)]
+    for cell, finding in rows_of("CKP-47"):
+        largest, second = map(float, cell.split(", "))
+        found = [*suspect_saturation([*others, measured("modelopt.nvfp4", of_shares(largest, second))])]
+        assert [code for code, *_ in found] == ([] if finding == "none" else [word(finding)])
+        bound = 1.1 * float(formulas.value(formula, {"s": np.float32(second)}))
+        assert bool(found) == (largest > max(0.25, 3 * usual, bound))
+
+
+@pytest.mark.rule("CKP-25")
+@pytest.mark.example("CKP-25")
+def test_codes_that_no_weight_has():
+    for cell, finding in rows_of("CKP-25"):
+        counts = np.zeros(16, np.int64)
+        if signs := re.fullmatch(r"(\d+) % positive, (\d+) % negative", cell):
+            plus, minus = map(int, signs.groups())
+            counts[1:8], counts[9:16] = 100 * plus, 100 * minus
+        else:
+            share, code = re.fullmatch(r"([\d.]+) % code (\d)", cell).groups()
+            counts[int(code)] = round(float(share) * 1000)
+            counts[1] += (100_000 - counts.sum()) // 2
+            counts[9] = 100_000 - counts.sum()
+        found = measured("modelopt.nvfp4")
+        found.codes[:] = counts
+        assert bool(_histogram(found, int(counts.sum()))) == (finding == "`code-histogram`")
+
+
+@pytest.mark.rule("CKP-42", "CKP-43")
+@pytest.mark.example("CKP-42", "CKP-43")
+def test_layouts_that_scales_show():
+    for blocks, cell, finding in rows_of("CKP-42"):
+        shares = tuple(map(float, cell.split(", ")))
+        found = [*suspect_layout([measured("modelopt.nvfp4", structure=shares, blocks=int(blocks))])]
+        findings = [each for each in found if not isinstance(each, str)]
+        assert [each.severity for each in findings] == (["warning"] if finding == "a suspicion" else [])
+    count = integers(re.search(r"of \d+ tensors", text_of("CKP-43"))[0])[0]
+    for showing, together, reported in rows_of("CKP-43"):
+        shares = (0.1, 0.11) if together.endswith("in the other") else (0.11, 0.1)
+        many = integers(showing)[0]
+        members = [
+            measured("modelopt.nvfp4", structure=(0.05, 0.3) if n < many else shares, blocks=512, name=f"{n}")
+            for n in range(count)
+        ]
+        found = [*suspect_layout(members)]
+        (finding,) = (each for each in found if not isinstance(each, str))
+        assert len(finding.tensors) == integers(reported)[0]
+        told = [each for each in found if isinstance(each, str)]
+        assert bool(told) == ("cannot be told" in reported)
+        assert not told or f"cannot tell for {integers(reported)[1]} of {count}" in told[0]
+
+
+@pytest.mark.rule("CKP-23", "CKP-48")
+@pytest.mark.example("CKP-23", "CKP-48")
+def test_orders_of_nibbles(monkeypatch):
+    norm = SimpleNamespace(name="norm.weight")
+    monkeypatch.setattr(suspicions, "norm_of", lambda *_: norm)
+    monkeypatch.setattr(suspicions, "floats", lambda _: np.ones(64))
+    for rule in ("CKP-23", "CKP-48"):
+        for cell, said in rows_of(rule):
+            swapped, declared = map(float, cell.split(", "))
+            scores = iter((declared, swapped))
+            monkeypatch.setattr(suspicions, "_score", lambda *_, scores=scores: next(scores))
+            one = measured("modelopt.nvfp4")
+            one.energy = np.ones(64)
+            found = [*suspicions.suspect_nibbles(SimpleNamespace(), [one])]
+            told = [each for each in found if isinstance(each, str)]
+            assert (len(found) > len(told)) == (said == "a suspicion")
+            assert bool(told) == (said == "nibble order: cannot tell")
+            if said == "a suspicion":
+                (finding,) = found
+                assert f"{swapped:.1f}" in finding.message
+                assert f"{declared:.1f}" in finding.message
+            if told:
+                assert told[0].startswith(said)

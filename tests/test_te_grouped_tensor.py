@@ -72,7 +72,8 @@ def ordinary(shapes, values):
 
 @pytest.mark.rule("TEL-80")
 @pytest.mark.parametrize(
-    ("product", "bias", "factor", "expected"), [(1 + 2**-8, 2**-9, None, 1.0), (1.0, 1.0, 3.0, 4.0)]
+    ("product", "bias", "factor", "expected"),
+    [(1 + 2**-8, 2**-9, None, 1.0), (1.0, 1.0, 3.0, 4.0), (1.0, 1.0, 1 + 2**-7 + 2**-12, 2 + 2**-6)],
 )
 def test_a_bias_is_added_to_the_rounded_product(product, bias, factor, expected):
     weight = ordinary([(1, 2)], [torch.ones(1, 2)])
