@@ -129,7 +129,12 @@ def test_a_tree_without_gaps(tree):
         ("spec/01-things.md", "(AAA, BBB)", "(AAA)", "BBB-1 has a prefix that is not its chapter's"),
         ("spec/01-things.md", "#### BBB-1", "#### AAA-1", "AAA-1 is defined twice, also in 01-things"),
         ("spec/01-things.md", "It shall. See", "It shall, and it shall. See", "AAA-1: its text has 2 times the word"),
-        ("spec/01-things.md", "It shall. See", "It does. See", "AAA-1: its text has 0 times the word `shall`, not once"),
+        (
+            "spec/01-things.md",
+            "It shall. See",
+            "It does. See",
+            "AAA-1: its text has 0 times the word `shall`, not once",
+        ),
         ("spec/01-things.md", "See BBB-1.", "See BBB-7.", "01-things.md:5: mentions BBB-7, which is not defined"),
         ("package/model.py", "AAA-1.", "AAA-1, AAA-9.", "Thing.first cites AAA-9, which is not defined"),
         ("package/model.py", "AAA-1.", "AAA-1 and BBB-1.", "cites `AAA-1 and BBB-1`, which is not a rule's ID"),

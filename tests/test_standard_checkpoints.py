@@ -12,7 +12,7 @@ import pytest
 
 import checkpoints_corpus as corpus
 from commands import convert, fp4
-from fp4ref.checkpoints import bounds, lint, suspicions
+from fp4ref.checkpoints import access, bounds, lint, suspicions
 from fp4ref.checkpoints.check_elements import _histogram, _narrow_range, suspect_saturation
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.configuration import TRANSFORMERS
@@ -20,9 +20,11 @@ from fp4ref.checkpoints.gguf_vocabulary import vocabulary_of
 from fp4ref.checkpoints.groups import CONVENTIONS, recognize
 from fp4ref.checkpoints.measure import Measured
 from fp4ref.checkpoints.origins import origin_of
+from fp4ref.checkpoints.shards import Shard
 from fp4ref.checkpoints.suspicions import suspect_layout
 from fp4ref.checkpoints.transfer.reading import read_weight
 from fp4ref.errors import DomainError
+from fp4ref.files import Entry, write_tensors
 from fp4ref.layout import LINEAR
 from fp4ref.standard import formulas
 from standard_rules import integers, rows_of, text_of
@@ -234,6 +236,26 @@ def of_shares(largest, second):
     codes[0] = (10_000 - codes.sum()) // 10
     codes[1] = 10_000 - codes.sum()
     return codes
+
+
+@pytest.mark.rule("CKP-30")
+@pytest.mark.example("CKP-30")
+def test_pieces_of_a_group(tmp_path, monkeypatch):
+    ((cell, pieces_of),) = rows_of("CKP-30")
+    (rows, columns), (count, high) = integers(cell), integers(pieces_of)
+    entries = [
+        Entry("w.weight", "U8", (rows, columns // 2)),
+        Entry("w.weight_scale", "F8_E4M3", (rows, columns // 16)),
+        Entry("w.weight_scale_2", "F32", ()),
+    ]
+    arrays = [np.zeros(each.shape, np.uint8) for each in entries[:2]] + [np.ones((), np.float32)]
+    write_tensors(tmp_path / "w.safetensors", entries, {}, arrays)
+    group = group_of(tmp_path / "w.safetensors", "w")
+    read = []
+    monkeypatch.setattr(Shard, "_note", lambda shard, start, data: read.append((start, len(data))))
+    assert [len(piece.packed) for piece in access.pieces(group)] == [high] * count
+    assert high * columns <= 1 << int(re.search(r"at most 2\^(\d+) elements", text_of("CKP-30"))[1])
+    assert sum(count for _, count in read) == sum(array.nbytes for array in arrays[:2])  # each byte once
 
 
 @pytest.mark.rule("CKP-33")

@@ -214,11 +214,12 @@ def test_flag_of_new_and_of_quantized_tensors(settings, shape, eligible):
 
 @pytest.mark.rule("TEL-28")
 @pytest.mark.parametrize("device, eligible", [((9, 0), False), ((10, 3), True), ((11, 0), True), ((12, 0), False)])
-def test_emulated_device_decides_eligibility(device, eligible):
-    quantizer = NVFP4Quantizer(with_2d_quantization=True)
+@pytest.mark.parametrize("settings", [{"with_2d_quantization": True}, {"with_rht": True, "with_post_rht_amax": True}])
+def test_emulated_device_decides_eligibility(device, eligible, settings):
+    quantizer = NVFP4Quantizer(**settings)
     quantizer.optimize_for_gemm = True
     with emulate_device(*device):
-        made = quantizer.make_empty((128, 128), device="cpu")
+        made = quantizer.make_empty((128, 128), dtype=torch.bfloat16, device="cpu")
     assert made._with_gemm_swizzled_scales is eligible
 
 
