@@ -247,6 +247,9 @@ def test_another_recipe_forgets_the_kept_weights() -> None:
     module = KINDS["Linear"]()
     x = torch.randn(128, 128).to(BF16)
     step(module, x, NVFP4BlockScaling(**STABLE), is_first_microbatch=True)
+    kept = module._fp8_workspaces["weight"]
+    step(module, x, NVFP4BlockScaling(**STABLE, disable_rht=True), is_first_microbatch=False)  # of the same kind
+    assert module._fp8_workspaces["weight"] is not kept
     with pytest.warns(UserWarning, match="Recipe type changed from NVFP4BlockScaling to MXFP8BlockScaling"):
         step(module, x, MXFP8BlockScaling(), is_first_microbatch=False)
     step(module, x, MXFP8BlockScaling(), is_first_microbatch=False)
