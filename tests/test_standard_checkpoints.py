@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import checkpoints_corpus as corpus
+import fp4ref
 from commands import convert, fp4
 from fp4ref.checkpoints import access, bounds, lint, suspicions
 from fp4ref.checkpoints.check_elements import _histogram, _narrow_range, suspect_saturation
@@ -18,14 +20,21 @@ from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.configuration import TRANSFORMERS
 from fp4ref.checkpoints.gguf_vocabulary import vocabulary_of
 from fp4ref.checkpoints.groups import CONVENTIONS, recognize
+from fp4ref.checkpoints.lossless import judge, target_of
 from fp4ref.checkpoints.measure import Measured
 from fp4ref.checkpoints.origins import origin_of
+from fp4ref.checkpoints.repairs import scale_table
 from fp4ref.checkpoints.shards import Shard
 from fp4ref.checkpoints.suspicions import suspect_layout
 from fp4ref.checkpoints.transfer.reading import read_weight
+from fp4ref.checkpoints.transfer.recoding import recoded
+from fp4ref.checkpoints.transfer.scales import StoredScale
+from fp4ref.checkpoints.transfer.weights import Weight, WeightPiece
 from fp4ref.errors import DomainError
 from fp4ref.files import Entry, write_tensors
+from fp4ref.formats import CUDA_E4M3, E2M1
 from fp4ref.layout import LINEAR
+from fp4ref.packing import pack, unpack
 from fp4ref.standard import formulas
 from standard_rules import integers, rows_of, text_of
 
@@ -374,3 +383,120 @@ def test_orders_of_nibbles(monkeypatch):
                 assert f"{declared:.1f}" in finding.message
             if told:
                 assert told[0].startswith(said)
+
+
+# Numbers of conversions
+
+
+@pytest.mark.rule("CKP-20")
+@pytest.mark.example("CKP-20")
+def test_directions_of_stored_scales():
+    for cell, constant, stored in rows_of("CKP-20"):
+        direction = CONVENTIONS[word(cell)].global_direction
+        amax = float(re.search(r"amax (\d+)", text_of("CKP-20"))[1])
+        assert direction.constant == float(constant)
+        assert direction.stored(amax) == pytest.approx(float(formulas.value(stored)), rel=1e-7)
+        assert direction.amax(direction.stored(amax)) == amax
+
+
+@pytest.mark.rule("CNV-3", "CNV-25")
+@pytest.mark.example("CNV-3", "CNV-25")
+def test_scales_that_change_their_direction():
+    multiplier, divisor = (CONVENTIONS[f"{name}.nvfp4"].global_direction for name in ("modelopt", "compressed-tensors"))
+    for one, other in rows_of("CNV-3"):
+        scale = StoredScale(np.float32([formulas.value(one)]), multiplier)
+        assert scale.to(divisor).values.tolist() == [np.float32(formulas.value(other))]
+    for one, other, back, cost in rows_of("CNV-25"):
+        scale = StoredScale(np.float32([formulas.value(one)]), multiplier)
+        there = scale.to(divisor)
+        assert there.values.tolist() == [np.float32(formulas.value(other))]
+        assert there.to(multiplier).values.tolist() == [np.float32(formulas.value(back))]
+        assert scale.cost(divisor).name.lower() == cost
+
+
+@pytest.mark.rule("CNV-55", "CNV-62")
+@pytest.mark.example("CNV-55", "CNV-62")
+def test_block_scales_under_another_global_scale():
+    for before, scales, after in rows_of("CNV-55"):
+        own, common = integers(scales)
+        byte = CUDA_E4M3.encode(np.float32([before]))
+        table, _ = scale_table(Fraction(own, common))
+        assert CUDA_E4M3.decode(table[byte]).tolist() == [float(after)]
+    for exact, after, error in rows_of("CNV-62"):
+        table, errors = scale_table(Fraction(exact))
+        one = int(CUDA_E4M3.encode(np.float32([1]))[0])
+        assert CUDA_E4M3.decode(table[[one]]).tolist() == [float(after)]
+        assert errors[one] == Fraction(error)
+
+
+def weight_of(*blocks):
+    """A weight of MXFP4 with one block in each row: magnitudes, None for all, and the exponent of the scale."""
+    codes = [np.resize(np.uint8(range(8) if of is None else of), 32) for of, _ in blocks]
+    packed = pack(np.stack(codes), E2M1)
+    scales = np.uint8([[127 + exponent] for _, exponent in blocks])
+    piece = WeightPiece(0, 0, packed, scales)
+    return Weight(
+        module="it",
+        element="e2m1",
+        scale="e8m0",
+        block=(1, 32),
+        shape=(len(blocks), 32),
+        read=lambda multiple: iter([piece]),
+    )
+
+
+def nvfp4_of(weight):
+    """The verdict on a weight as NVFP4, and its blocks as they are recoded."""
+    target = target_of(fp4ref.NVFP4)
+    verdict = judge(weight, target)
+    return verdict, [*recoded(weight, target, verdict).read(1)] if verdict.lossless else []
+
+
+def exponents_of(cell):
+    return [int(np.log2(formulas.value(each))) for each in re.findall(r"2\^-?\d+", cell)]
+
+
+@pytest.mark.rule("CNV-18", "CNV-48")
+@pytest.mark.example("CNV-18", "CNV-48")
+def test_casts_of_two_blocks():
+    for rule in ("CNV-18", "CNV-48"):
+        for cell, said in rows_of(rule):
+            verdict, _ = nvfp4_of(weight_of(*((None, exponent) for exponent in exponents_of(cell))))
+            assert verdict.lossless == (said == "exact")
+            share = {"exact": 1, "half of the blocks": 0.5}.get(said)
+            assert share is None or verdict.exact == share * verdict.blocks
+            assert verdict.lossless or verdict.witness
+
+
+MAGNITUDES = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+
+
+def codes_of(text):
+    return [MAGNITUDES.index(float(each)) for each in text.split(", ")]
+
+
+@pytest.mark.rule("CNV-22", "CNV-52")
+@pytest.mark.example("CNV-22", "CNV-52")
+def test_factors_and_scales_of_recoded_blocks():
+    for cell, said in rows_of("CNV-22"):
+        magnitudes, first, second = re.fullmatch(r"(.*), k = (-?\d+) and (-?\d+)", cell).groups()
+        of = None if magnitudes == "all magnitudes" else codes_of(magnitudes)
+        verdict, (piece,) = nvfp4_of(weight_of((of, int(first)), (of, int(second))))
+        factor, one, other = re.match(r"global scale (2\^-\d+); scale bytes (\w\w) and (\w\w); ", said).groups()
+        assert (verdict.one, verdict.shift) == (1, int(np.log2(formulas.value(factor))))
+        assert [f"{byte:02X}" for byte in piece.scales[:, 0]] == [one, other]
+        made = unpack(piece.packed, 32, E2M1)
+        if changed := re.search(r"of the first are (.*)", said):
+            assert made[0, :3].tolist() == codes_of(changed[1])
+        else:
+            assert np.array_equal(made, np.resize(np.uint8(range(8)), (2, 32)))
+    factor = re.search(r"global scale (2\^-\d+)", text_of("CNV-52"))[1]
+    wide = ([1, 2, 4], 0), ([1, 2, 4], -18)  # these two need that factor
+    for cell, said in rows_of("CNV-52"):
+        given = re.fullmatch(r"(.*), k = (-?\d+)", cell)
+        block = (codes_of(given[1]), int(given[2])) if given else ([0], 5)
+        verdict, (piece,) = nvfp4_of(weight_of(block, *wide))
+        assert verdict.shift == int(np.log2(formulas.value(factor)))
+        assert f"{piece.scales[0, 0]:02X}" == said[:2]
+        if changed := re.search(r"the magnitudes (.*)", said):
+            assert unpack(piece.packed, 32, E2M1)[0, :3].tolist() == codes_of(changed[1])
