@@ -9,14 +9,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import fp4ref  # noqa: E402
 from fp4ref import te  # noqa: E402
 from fp4ref.standard import formulas  # noqa: E402
+from fp4ref.standard.tables import tables  # noqa: E402
+from fp4ref.te.cast import fp8_codes  # noqa: E402
 from fp4ref.te.delayed_scaling import update_scales  # noqa: E402
 from fp4ref.te.dtypes import DType  # noqa: E402
+from fp4ref.te.global_scale import globally_scaled  # noqa: E402
 from fp4ref.te.per_tensor import scales_of  # noqa: E402
 from fp4ref.te.quantization import FP8GlobalStateManager  # noqa: E402
 from fp4ref.te.recipe_state import DelayedScalingRecipeState  # noqa: E402
-from standard_rules import rows_of  # noqa: E402
+from standard_rules import rows_of, text_of  # noqa: E402
 
 F = np.float32
 E4M3 = DType.kFloat8E4M3
@@ -152,3 +156,131 @@ def test_directions_that_are_dequantized():
         assert tensor.dequantize()[0, 0] == wanted[given.get("rowwise", True)]
     with pytest.raises(NotImplementedError, match="columnwise"):
         te.NVFP4Quantizer(rowwise=False)(x.to(torch.bfloat16)).dequantize()
+
+
+def words_of(cell):
+    return [number(word) for word in cell.split(", ")]
+
+
+AMAX = {"infinity": F(np.inf), "NaN": F(np.nan)}
+
+
+@pytest.mark.rule("TEL-61", "TEL-63")
+@pytest.mark.example("TEL-61", "TEL-63")
+def test_scales_of_unusual_maxima():
+    for amax, scale in rows_of("TEL-61"):
+        assert scale_of(AMAX[amax] if amax in AMAX else number(amax))[0] == number(scale)
+    for amax, scale, power in rows_of("TEL-63"):
+        assert scale_of(number(amax))[0] == number(scale)
+        assert scale_of(number(amax), power_of_two=True)[0] == number(power)
+
+
+@pytest.mark.rule("TEL-64")
+@pytest.mark.example("TEL-64")
+def test_codes_of_a_tensor():
+    largest = float(re.search(r"amax (\d+)", tables(text_of("TEL-64"))[0][0][0])[1])
+    x = torch.zeros(16, 32)
+    x[0, 0] = largest
+    for place, (value, scaled, code) in enumerate(rows_of("TEL-64"), 1):
+        x[0, place] = float(value)
+        tensor = te.Float8CurrentScalingQuantizer()(x)
+        assert F(value) * scale_of(largest)[0] == number(scaled)
+        byte, _, means = code.partition(" (")
+        assert f"{int(tensor._data[0, place]):02X}" == byte
+        assert not means or tensor._data[0, place].view(torch.float8_e4m3fn) == float(means.rstrip(")"))
+        golden = fp4ref.quantize(x, "te.fp8_current", "row", "linear", backend="numpy").row.data
+        assert torch.equal(tensor._data, torch.as_tensor(golden))
+
+
+def state_of(history, scale=1.0, **fields):
+    fields = {"fp8_format": te.recipe.Format.E4M3, **fields}
+    recipe = te.recipe.DelayedScaling(amax_history_len=len(history), **fields)
+    state = DelayedScalingRecipeState(recipe, mode="forward", num_quantizers=1)
+    state.amax_history[:, 0] = torch.tensor([float(each) for each in history])
+    state.scale.fill_(scale)
+    return state
+
+
+@pytest.mark.rule("TEL-65", "TEL-67", "TEL-68")
+@pytest.mark.example("TEL-65", "TEL-67", "TEL-68")
+def test_updates_of_a_history():
+    for before, maxima, after in rows_of("TEL-65"):
+        state = state_of(words_of(before))
+        current = max((float(word) for word in re.findall(r"\d+", maxima)), default=0.0)
+        update_scales(state, torch.tensor([current]))
+        assert state.amax_history[:, 0].tolist() == words_of(after)
+    for amax, before, scale in rows_of("TEL-67"):
+        state = state_of([0, 0], scale=float(before))
+        update_scales(state, torch.tensor([float(AMAX[amax])]))
+        assert state.scale.item() == float(scale)
+    for cell, given in rows_of("TEL-68"):
+        amax, margin = map(float, cell.split(", "))
+        x = torch.linspace(-amax, amax, 512).reshape(16, 32)
+        scale = updated(amax, int(margin))
+        codes = fp8_codes(x * float(scale), E4M3)
+        golden = fp4ref.quantize(x, "te.fp8_delayed", "row", "linear", torch.tensor([float(given)]), backend="numpy")
+        assert torch.equal(codes.view(torch.uint8), torch.as_tensor(golden.row.data))
+
+
+@pytest.mark.rule("TEL-46", "TEL-69", "TEL-86")
+@pytest.mark.example("TEL-46", "TEL-69", "TEL-86")
+def test_maxima_that_a_history_gives():
+    given = [float(word) for word in re.search(r"history ([\d, ]+), where", text_of("TEL-46"))[1].split(", ")]
+    newest = float(re.search(r"where (\d+) is the new maximum", text_of("TEL-46"))[1])
+    for cell, amax in rows_of("TEL-46"):
+        seen = []
+
+        def third(history, seen=seen):
+            seen.append(history.clone())
+            return history[2].clone()
+
+        name = cell.strip("`") if cell.startswith("`") else third
+        state = state_of(given, amax_compute_algo=name)
+        update_scales(state, torch.tensor([newest]))
+        if callable(name):
+            assert seen[0][:, 0].tolist() == [float(word) for word in re.findall(r"\d+", amax)]
+            assert state.scale.item() == F(448) / F(seen[0][2, 0].item())
+        else:
+            assert state.scale.item() == F(448) / F(amax)
+    ((cell, told, after),) = rows_of("TEL-69")
+    before, seen = [float(word) for word in re.findall(r"\d+", cell)], []
+    state = state_of(before, amax_compute_algo=lambda history: seen.append(history.clone()) or history[-1])
+    update_scales(state, torch.tensor([0.0]))
+    assert seen[0][:, 0].tolist() == words_of(told)
+    assert state.amax_history[:, 0].tolist() == words_of(after)
+    for cell, scale in rows_of("TEL-86"):
+        amax, margin = cell.split(", ")
+        state = state_of([0, 0], amax_compute_algo=lambda history: history[0].clone(), margin=int(margin))
+        update_scales(state, torch.tensor([float(amax)]))
+        assert state.scale.item() == number(scale)
+
+
+@pytest.mark.rule("TEL-12", "TEL-33")
+@pytest.mark.example("TEL-12", "TEL-33")
+def test_the_global_scale_of_a_product():
+    head = tables(text_of("TEL-12"))[0][0][2]
+    first, second = (F(word) for word in re.findall(r"[\d.]+", head))
+    factors = {}
+    for pair, f, scale in rows_of("TEL-12"):
+        one, other = (int(word) for word in pair.split(", "))
+        factors[one, other] = number(f)
+        assert F(1 / F(36 * one * other)) == number(f)
+        assert (first * second) * number(f) == number(scale)
+    head = tables(text_of("TEL-33"))[0][0][0]
+    total, a, b = (F(word) for word in re.findall(r"[\d.]+", head)[:3])
+    f = factors[448, 448]
+    names = {"sum": total, "f": f}
+    results = []
+    for cell, result in rows_of("TEL-33"):
+        formula = cell.partition(": ")[2].replace("1.1", "a").replace("1.3", "b")
+        assert formulas.value(formula, {**names, "a": a, "b": b}) == number(result)
+        results.append(number(result))
+    x = torch.zeros(16, 16)
+    x[0, 0] = 1
+    one, rows = te.NVFP4Quantizer()(x), te.NVFP4Quantizer(row_scaled_nvfp4=True, columnwise=False)(x.bfloat16())
+    other = te.NVFP4Quantizer(row_scaled_nvfp4=True, columnwise=False)(x.bfloat16())
+    for left, right, wanted in ((one, rows, results[0]), (other, rows, results[1])):
+        left._amax_rowwise.fill_(float(b))
+        right._amax_rowwise.fill_(float(a))  # that of B comes first
+        sums = torch.full((16, 16), float(total))
+        assert F(globally_scaled(sums, left, "row", right, "row", 1.0)[0, 0].item()) == wanted
