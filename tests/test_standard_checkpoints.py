@@ -347,10 +347,11 @@ def test_layouts_that_scales_show():
     count = integers(re.search(r"of \d+ tensors", text_of("CKP-43"))[0])[0]
     for showing, together, reported in rows_of("CKP-43"):
         shares = (0.1, 0.11) if together.endswith("in the other") else (0.11, 0.1)
-        many = integers(showing)[0]
+        many, *right = integers(showing)
+        structures = [(0.05, 0.3)] * many + [(0.3, 0.05)] * sum(right)
+        structures += [shares] * (count - len(structures))
         members = [
-            measured("modelopt.nvfp4", structure=(0.05, 0.3) if n < many else shares, blocks=512, name=f"{n}")
-            for n in range(count)
+            measured("modelopt.nvfp4", structure=each, blocks=512, name=f"{n}") for n, each in enumerate(structures)
         ]
         found = [*suspect_layout(members)]
         (finding,) = (each for each in found if not isinstance(each, str))

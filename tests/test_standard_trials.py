@@ -16,16 +16,18 @@ from collected import collected
 from commands import fp4
 from fp4ref.conformance import families
 from fp4ref.conformance.judge.cases import judge
-from fp4ref.conformance.run import runner, stream
+from fp4ref.conformance.run import runner, stream, sweep_plan
 from fp4ref.conformance.run.huge_tile import SIZES, Size, plan
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.timed_input import TimedInput
 from fp4ref.conformance.subjects.guards import Arrays, Guarded
+from fp4ref.conformance.subjects.library.expression import ExpressionError, evaluated, parsed
 from fp4ref.conformance.subjects.subject import Declaration, Subject
 from fp4ref.conformance.verdict import huge
 from fp4ref.conformance.verdict.dump_report import Verdict
 from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.standard import formulas
+from fp4ref.standard.tables import tables
 from standard_rules import integers, rows_of, text_of
 
 F = np.float32
@@ -379,3 +381,62 @@ def test_the_status_of_a_verdict(tmp_path, monkeypatch):
 
     monkeypatch.setattr("fp4ref.conformance.verdict.kernel_report.KernelReport.add", broken)
     assert fp4(*line, "k.py:right").exit_code == statuses["an error message for an internal error (CNF-11)"]
+
+
+# Sizes, expressions and maxima
+
+
+@pytest.mark.rule("CNF-39", "CNF-101")
+@pytest.mark.example("CNF-39", "CNF-101")
+def test_expressions_of_signatures():
+    head = tables(text_of("CNF-39"))[0][0][0]
+    count, columns, block = integers(head)
+    sizes = {"rows": count, "columns": columns, "blocks": -(-columns // block)}
+    for cell, value in rows_of("CNF-39"):
+        assert evaluated(parsed(cell.strip("`"), sizes), sizes) == int(value)
+    sizes = {"rows": integers(tables(text_of("CNF-101"))[0][0][0])[0]}
+    for cell, result in rows_of("CNF-101"):
+        assert result.startswith("refused")
+        with pytest.raises(ExpressionError):
+            evaluated(parsed(cell.strip("`"), sizes), sizes)
+    assert evaluated(parsed("rows - 130", sizes), sizes) == 0  # the next one is below 0
+
+
+@pytest.mark.rule("CNF-51")
+@pytest.mark.example("CNF-51")
+def test_rows_that_pass_the_sizes():
+    head = tables(text_of("CNF-51"))[0][0][0]
+    (columns,) = integers(re.search(r"\d+ columns", head)[0])
+    made = planned(columns)
+    assert (made.columns, made.body.x.dtype.name) == (columns, "bfloat16")
+    for size, (cell, high) in zip(SIZES, rows_of("CNF-51"), strict=True):
+        assert cell == f"2^{size.power} {size.unit}s"
+        assert size.elements(made.body.x.itemsize) == int(high) * columns
+        assert made.count(size) * made.rows > int(high)
+
+
+@pytest.mark.rule("CNF-55")
+@pytest.mark.example("CNF-55")
+def test_maxima_of_a_sweep():
+    text = text_of("CNF-55")
+    last, single = re.search(r"\.\.\. 1 \+ (\d+)/128", text)[1], float(re.search(r"maximum ([\d.]+\d)", text)[1])
+    every = [1 + n / 128 for n in range(int(last) + 1)]
+    kinds = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": F}
+    for names, cell in rows_of("CNF-55"):
+        for name in names.split(", "):
+            bits = sweep_plan.maxima(NVFP4, name)
+            found = np.array(bits, f"u{np.dtype(kinds[name]).itemsize}").view(kinds[name]).astype(np.float64).tolist()
+            assert found == ([single] if name == "float32" else every)
+            assert len(found) == integers(cell)[0]
+
+
+@pytest.mark.rule("CNF-70")
+@pytest.mark.example("CNF-70")
+def test_unusual_maxima_of_bytes():
+    made = families.cases(NVFP4, dtypes=("float32",), families=["every-byte"], encoded=True)
+    found = {case.id.rpartition("/f32")[0]: case for case in made}
+    for cell, amax in rows_of("CNF-70"):
+        case = found[cell.strip("`")]
+        value = {"2^-149": F(2.0**-149), "(2 - 2^-23) * 2^127": np.finfo(F).max}[amax]
+        assert case.encoded.amax.tolist() == [value]
+        assert len(np.unique(case.encoded.scales)) == 254  # all that are numbers
