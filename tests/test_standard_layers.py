@@ -284,3 +284,21 @@ def test_the_global_scale_of_a_product():
         right._amax_rowwise.fill_(float(a))  # that of B comes first
         sums = torch.full((16, 16), float(total))
         assert F(globally_scaled(sums, left, "row", right, "row", 1.0)[0, 0].item()) == wanted
+
+
+@pytest.mark.rule("TEM-56")
+@pytest.mark.example("TEM-56")
+@pytest.mark.parametrize("recipe", ["NVFP4BlockScaling", "MXFP8BlockScaling"])
+def test_an_operand_is_quantized_once(recipe):
+    module = te.Linear(64, 64, params_dtype=torch.bfloat16, device="cpu")
+    x = torch.randn(64, 64, dtype=torch.bfloat16, requires_grad=True)
+    te.debug.reset_operation_counts()
+    with te.autocast(recipe=getattr(te.recipe, recipe)()):
+        y = module(x)
+    y.sum().backward()
+    wanted = {role: int(calls) for role, calls, _ in rows_of("TEM-56")}
+    assert te.debug.operation_counts()["quantize"] == wanted
+    usages = {role: int(directions) for role, _, directions in rows_of("TEM-56")}
+    quantizers = {role: module.quantizer(role) for role in usages}
+    found = {role: quantizer.rowwise_usage + quantizer.columnwise_usage for role, quantizer in quantizers.items()}
+    assert found == usages
