@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import fp4ref
+from accepted_once import accepted_once
 from covering import few
 from fp4ref.cli import main
 from fp4ref.conformance.families.products.additions import SIDE
@@ -30,6 +31,9 @@ FEW = ("ragged", "powers", "alpha", "bias", "accumulate", "bias-accumulate", "sp
 DIRECTED = ("ragged", "dense")
 STAGED = ("width", "ragged", "alpha", "bias", "special")
 product, right = KERNELS["product"], KERNELS["right"]
+
+
+once = accepted_once()
 
 
 def named(kernels):
