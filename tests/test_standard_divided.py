@@ -87,6 +87,16 @@ def test_an_amax_of_nan_is_any_nan(spec):
                 assert_conforms(kernel, spec, families=["nan"])
 
 
+@pytest.mark.rule("GLB-9")
+def test_an_amax_of_nan_is_wrong_where_it_is_a_number():
+    def kernel(x):
+        data, scales, amax = fp4ref.quantize(x, fp4ref.NVFP4, backend="numpy").row
+        return data, scales, np.full_like(amax, np.nan)
+
+    with pytest.raises(AssertionError, match="amax"):
+        assert_conforms(kernel, fp4ref.NVFP4, families=["normal"])
+
+
 @pytest.mark.rule("SPC-22")
 @pytest.mark.example("SPC-22")
 def test_names_of_third_parties():
