@@ -12,7 +12,7 @@ first, and the rules for special values are looked for afterwards.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,16 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.marks import Marked, Tier
+from fp4ref.conformance.diagnosis.read_parts import ReadPart
 from fp4ref.conformance.diagnosis.readings import FAILURES
 from fp4ref.conformance.diagnosis.special_input import Special
-from fp4ref.conformance.judge.compare import unequal
-from fp4ref.conformance.mistakes.data_readers import ABSENT, LOST, LOW_FIRST, DataReader
+from fp4ref.conformance.judge.compare import STRICT
+from fp4ref.conformance.mistakes.data_readers import LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.places import Place
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader
 from fp4ref.conformance.mistakes.sides import EVERY, code_side, scale_side
 from fp4ref.formats import Codes, F, Floats
-from fp4ref.specs import OWN
 
 Bools = NDArray[np.bool_]
 
@@ -56,6 +56,23 @@ class Item(Marked):
     def equal(self) -> bool:
         """True if the candidate's bytes are the specification's, padding and spare nibbles left out."""
         return self.matches(self.kernel, DECLARED, LOW_FIRST, tier=True)
+
+    def made_amax(self, kernel: Kernel) -> bool:
+        """Return True if a kernel's own maxima, bit for bit, are those that the candidate returns."""
+        if self.amax is None or kernel.placed or kernel.other is not None:
+            return False
+        try:
+            made = self.exhibit.amax(kernel)
+        except FAILURES:
+            return False
+        return made is not None and made[0].shape == self.amax.shape and made[0].tobytes() == self.amax.tobytes()
+
+    @cached_property
+    def own_amax(self) -> Callable[..., Floats]:
+        """The function that gives the candidate's maxima in place of a kernel's."""
+        assert self.amax is not None
+        own = self.amax
+        return lambda values, keep_nan, by_row: own
 
     def inside(self, place: Place) -> Item | None:
         """Return the case as far as it is inside a place; None if nothing of it is."""
@@ -157,30 +174,12 @@ class Item(Marked):
         return int(np.count_nonzero(self.wrong)) if maxima else self.wrong.size
 
 
-class Part:
+class Part(ReadPart):
     """Some rows and columns of a case, on which hypotheses are tried."""
 
     def __init__(self, item: Item, rows: slice, columns: slice, tier: Tier) -> None:
-        self.item, self.rows, self.columns = item, rows, columns
-        width = item.spec.block.columns
-        self.across = EVERY if columns == EVERY else slice(columns.start // width, -(-columns.stop // width))
-        marks = item.marks(tier)
-        self.whole = rows == EVERY and columns == EVERY
-        self.blocks = None if marks is None else marks.blocks[rows, self.across]
-        self.elements = None if marks is None else marks.elements[rows, columns]
-        self.amax = marks is None or marks.amax
-
-    @property
-    def declared_scales(self) -> Codes | None:
-        """The candidate's scale bytes [rows, blocks] of the part, read where they are declared to be."""
-        got = self.item.scales(DECLARED)
-        return None if got is None else got[self.rows, self.across]
-
-    @property
-    def count(self) -> int:
-        """The number of blocks in the part."""
-        down, across = range(self.item.rows)[self.rows], range(self.item.blocks)[self.across]
-        return len(down) * len(across)
+        super().__init__(item, rows, columns, tier)
+        self.item = item
 
     def serves(self, kernel: Kernel) -> bool:
         """Return True if a hypothesis is tried here: on a piece if possible, else on a whole of limited size."""
@@ -236,44 +235,19 @@ class Part:
         if got.shape != wanted.shape:
             return False
         bad = got.view(np.uint32) != wanted.view(np.uint32)
-        if bad.any() and kernel.spec not in OWN:
+        if bad.any() and kernel.spec not in STRICT:
             bad &= ~(np.isnan(got) & np.isnan(wanted))
         return not bad.any()
-
-    def bytes_match(self, kernel: Kernel, side: ScaleSide, reader: ScaleReader) -> bool:
-        """Return True if the scale bytes are the candidate's."""
-        got = self.item.scales(reader)
-        if got is None:
-            return False
-        got = got[self.rows, self.across]
-        if got.shape != side.scales.shape:
-            return False
-        bad = unequal(kernel.spec.scale, got, side.scales, kernel.spec)
-        if reader.shares:
-            bad &= ~self.item.shared(reader)[self.rows, self.across]
-        return not (bad if self.blocks is None else bad & self.blocks).any()
 
     def codes_match(self, kernel: Kernel, side: ScaleSide, reader: DataReader) -> bool:
         """Return True if the codes are the candidate's."""
         return bool(self.reading(kernel, side, [reader]))
 
-    def reading(self, kernel: Kernel, side: ScaleSide, readers: Iterable[DataReader]) -> list[DataReader]:
+    def reading(self, kernel: Kernel, side: ScaleSide, readers: Sequence[DataReader]) -> list[DataReader]:
         """Return the readers by which the codes are the candidate's."""
         try:
             wanted = self.item.codes_of(kernel, side)
         except FAILURES:
             return []
-        return [reader for reader in readers if self._reads(kernel, wanted, reader)]
-
-    def _reads(self, kernel: Kernel, wanted: Codes, reader: DataReader) -> bool:
-        """Return True if a reader finds these codes in the candidate's data."""
-        found = self.item.codes(reader)
-        got = None if found is None else found[self.rows, self.columns]
-        if got is None or got.shape != wanted.shape:
-            return False
-        if reader is not LOW_FIRST and kernel.spec.element.format.bits < 8:
-            got = np.where(got == LOST, wanted, got)
-        if got.dtype != np.uint8:
-            got = np.where(got == ABSENT, wanted, got).astype(np.uint8)
-        bad = unequal(kernel.spec.element, got, wanted, kernel.spec)
-        return not (bad if self.elements is None else bad & self.elements).any()
+        likely = self.likely(kernel, wanted, readers)
+        return [reader for reader in likely if self.finds(kernel, wanted, reader)]

@@ -44,6 +44,7 @@ class Readings:
         self._scales: dict[str, Codes | None] = {}
         self._codes: dict[str, Codes | None] = {}
         self._stray: dict[str, bool] = {}
+        self._shared: dict[str, Bools] = {}
 
     @property
     def size(self) -> int:
@@ -76,10 +77,15 @@ class Readings:
 
     def shared(self, reader: ScaleReader) -> Bools:
         """Return the scales [rows, blocks] whose byte is also that of another scale or of padding."""
-        down, across = self.declared.padded(self.rows, self.blocks)
-        assert reader.place is not None
-        offsets = reader.place(np.arange(down)[:, None], np.arange(across)[None, :], self.rows, self.blocks)
-        return np.asarray(np.bincount(offsets.reshape(-1))[offsets] > 1)[: self.rows, : self.blocks]
+        if reader.name not in self._shared:
+            down, across = self.declared.padded(self.rows, self.blocks)
+            assert reader.place is not None
+            offsets = reader.place(np.arange(down)[:, None], np.arange(across)[None, :], self.rows, self.blocks)
+            twice = np.asarray(np.bincount(offsets.reshape(-1))[offsets] > 1)[: self.rows, : self.blocks]
+            if not reader.remembered:
+                return twice
+            self._shared[reader.name] = twice
+        return self._shared[reader.name]
 
     def codes(self, reader: DataReader) -> Codes | None:
         """Return the codes [rows, columns] as a reader finds them."""

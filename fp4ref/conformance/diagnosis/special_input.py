@@ -42,6 +42,9 @@ class Special(StrEnum):
     MINUS_ZERO = "-0"
 
 
+KINDS = tuple(Special)
+
+
 class Classified(Readings):
     """A case with the candidate's bytes, and the classes of its input. least: the smallest ordinary maximum."""
 
@@ -110,5 +113,10 @@ class Classified(Readings):
 
     def kinds(self) -> set[Special]:
         """Return the classes that occur."""
-        found = {list(Special)[code - 1] for code in np.unique(self.classes) if code}
+        return self._kinds
+
+    @cached_property
+    def _kinds(self) -> set[Special]:
+        seen = np.bincount(self.classes.reshape(-1), minlength=len(KINDS) + 1)
+        found = {kind for kind, count in zip(KINDS, seen[1:].tolist(), strict=False) if count}
         return found | ({Special.MINUS_ZERO} if self.minus_zero.any() else set())
