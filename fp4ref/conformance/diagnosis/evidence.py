@@ -107,7 +107,7 @@ class Item(Marked):
         if kernel is self.kernel and side is self.base:
             return self.base_codes
         if self._coded is None or self._coded[0] is not kernel or self._coded[1] is not side:
-            self._coded = kernel, side, code_side(kernel, side)
+            self._coded = kernel, side, code_side(kernel, side, self.exhibit)
         return self._coded[2]
 
     def made(self, kernel: Kernel) -> tuple[bytes, bytes] | None:

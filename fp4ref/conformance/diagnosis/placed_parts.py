@@ -90,8 +90,7 @@ class PlacedPart:
 
     def blockwise(self, scales: Bools, codes: Bools) -> Bools:
         """Return which blocks are equal in their scale and in every code."""
-        starts = range(0, codes.shape[1], self.item.spec.block.columns)
-        return np.asarray(scales & np.logical_and.reduceat(codes, starts, axis=1))
+        return np.asarray(scales & of_blocks(codes, self.item.spec.block.columns))
 
     def _compared(self, kernel: Kernel, side: ScaleSide, or_else: Bools | None = None) -> tuple[Bools, Bools] | None:
         """Return which scale bytes and codes a kernel makes; the amax of a row counts as a part of its scales.
@@ -199,6 +198,19 @@ class PlacedPart:
         width = self.item.spec.block.columns
         mask = place.of_elements(self.item.exhibit.case, width, self.rows, EVERY)
         return mask if by_element else mask[:, ::width]
+
+
+def of_blocks(marks: Bools, width: int) -> Bools:
+    """Return which blocks [rows, blocks] of a width are marked in every element.
+
+    >>> of_blocks(np.array([[1, 1, 1, 1, 1, 1, 1, 1, 1, 0]], np.bool_), 8)
+    array([[ True, False]])
+    """
+    if width not in {8, 16, 32, 64}:
+        return np.asarray(np.logical_and.reduceat(marks, range(0, marks.shape[1], width), axis=1))
+    left_out = np.packbits(~marks, axis=1)  # a bit for each element, and zeros after the last
+    left_out = np.pad(left_out, ((0, 0), (0, -left_out.shape[1] % (width // 8))))
+    return np.asarray(left_out.view(f"u{width // 8}") == 0)
 
 
 def views(items: Sequence[Item], tier: Tier, *, given: bool = False) -> list[PlacedPart]:

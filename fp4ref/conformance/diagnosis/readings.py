@@ -31,6 +31,9 @@ FAILURES = (
 )  # of a mistake that means nothing for a case
 
 
+FEW = 1 << 14  # scales of a matrix whose places are remembered
+
+
 class Readings:
     """A case with the candidate's bytes, as far as readers find scales and codes in them."""
 
@@ -73,7 +76,9 @@ class Readings:
 
     @cached_property
     def _declared_offsets(self) -> Offsets:
-        return DECLARED.offsets(self.declared, self.rows, self.blocks)
+        if self.rows * self.blocks > FEW:
+            return DECLARED.offsets(self.declared, self.rows, self.blocks)
+        return _declared(self.declared, self.rows, self.blocks)
 
     def shared(self, reader: ScaleReader) -> Bools:
         """Return the scales [rows, blocks] whose byte is also that of another scale or of padding."""
@@ -122,6 +127,12 @@ class Readings:
         """Return True if spare bits of a row's last byte are not zero. Rules: PACK-2, PACK-5."""
         used = self.columns * self.spec.element.format.bits % 8
         return bool(used and self.data.size and (self.data.reshape(self.rows, -1)[:, -1] >> used).any())
+
+
+@lru_cache(maxsize=64)
+def _declared(declared: Layout, rows: int, blocks: int) -> Offsets:
+    """Return the byte of every scale of a matrix that has the shape of many."""
+    return DECLARED.offsets(declared, rows, blocks)
 
 
 @lru_cache(maxsize=64)

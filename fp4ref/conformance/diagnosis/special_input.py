@@ -69,9 +69,12 @@ class Classified(Readings):
             values, spec = self.exhibit.matrix, self.spec
             blocks = split(values, spec.block)
             magnitude = np.abs(blocks)
-            nan, inf = np.isnan(blocks).any(axis=(2, 3)), np.isinf(blocks).any(axis=(2, 3))
             tiny = ((magnitude > 0) & (magnitude < np.finfo(F).tiny)).any(axis=(2, 3))
-            top = np.where(np.isfinite(magnitude), magnitude, F(0)).max(axis=(2, 3), initial=0)
+            top = magnitude.max(axis=(2, 3), initial=0)
+            nan = inf = np.zeros(top.shape, np.bool_)
+            if not np.isfinite(top).all():
+                nan, inf = np.isnan(blocks).any(axis=(2, 3)), np.isinf(blocks).any(axis=(2, 3))
+                top = np.where(np.isfinite(magnitude), magnitude, F(0)).max(axis=(2, 3), initial=0)
             extreme = (top > MOST) | ((top > 0) & (top < self.least))
             zero = (per_block(self.base.scales, spec) == 0).all(axis=2)
             nan, inf = self._spread(np.asarray(nan)), self._spread(np.asarray(inf))
@@ -80,8 +83,10 @@ class Classified(Readings):
                 wild = ~((used <= MOST) & (used >= self.least))
                 by_row = np.broadcast_to(wild, self.rows) if wild.size != self.rows else wild
                 extreme |= per_block(by_row[:, None], spec).any(axis=2)
-            found = np.select([nan, inf, extreme, top == 0, zero, tiny], [1, 2, 3, 4, 5, 6], 0)
-        return np.repeat(found, spec.block.rows, axis=0)[: self.rows].astype(np.uint8)
+            found = np.zeros(top.shape, np.uint8)
+            for code, held in ((6, tiny), (5, zero), (4, top == 0), (3, extreme), (2, inf), (1, nan)):
+                found[held] = code
+        return np.repeat(found, spec.block.rows, axis=0)[: self.rows]
 
     def _spread(self, flags: Bools) -> Bools:
         """Return the reach of a special value: as far as the maximum that it may change."""

@@ -227,6 +227,7 @@ class Kernel:
 
 
 _AFTER_BYTES = (
+    "codec",
     "working",
     "used_scale",
     "element_global",
