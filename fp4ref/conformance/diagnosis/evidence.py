@@ -12,6 +12,7 @@ first, and the rules for special values are looked for afterwards.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -37,6 +38,7 @@ Bools = NDArray[np.bool_]
 SMALL = 1 << 13  # elements of a piece on which hypotheses are tried first
 LARGE = 1 << 22  # elements of a case of which a kernel that needs the whole is asked
 WHOLE = 1 << 25  # elements of the largest case that an explanation which needs the whole is compared with
+KEPT = 8  # kernels of which it is remembered that they make a case
 STEP = 128  # rows and columns at whose multiples a piece begins, if whole blocks end there
 
 
@@ -49,6 +51,8 @@ class Item(Marked):
     def __init__(self, *given: Any, call: int = 0, **options: Any) -> None:
         super().__init__(*given, **options)
         self.call = call
+        self._right: deque[tuple[Kernel, str, str]] = deque(maxlen=KEPT)
+        self.told: tuple[Floats, bool, bool] | None = None  # maxima that were compared last, and whether they are right
         self._tried: tuple[Kernel, ScaleSide | None] | None = None
         self._coded: tuple[Kernel, ScaleSide, Codes] | None = None
 
@@ -77,15 +81,30 @@ class Item(Marked):
     def inside(self, place: Place) -> Item | None:
         """Return the case as far as it is inside a place; None if nothing of it is."""
         found = Item.__new__(Item)
-        vars(found).update(vars(self), within=place, _marks={})
+        vars(found).update(vars(self), within=place, _marks={}, _right=deque(maxlen=KEPT))
         for name in ("_inside", "equal", "wrong"):
             vars(found).pop(name, None)
         return found if found._inside.any() else None
 
     def matches(self, kernel: Kernel, scales: ScaleReader, data: DataReader, tier: Tier) -> bool:
-        """Return True if a kernel makes the candidate's bytes, of the whole case."""
+        """Return True if a kernel makes the candidate's bytes of the whole case, and so those of every tier."""
         if kernel.whole and self.size > WHOLE:
             return False
+        made = kernel, scales.name, data.name
+        if any(known[0] is kernel and known[1:] == made[1:] for known in self._right):
+            return True
+        if tier is True or self.size > SMALL:
+            right = self._matches(kernel, scales, data, tier)
+        elif self._matches(kernel, scales, data, True):
+            right, tier = True, True
+        else:
+            right = self._matches(kernel, scales, data, tier)
+        if right and tier is True:
+            self._right.append(made)
+        return right
+
+    def _matches(self, kernel: Kernel, scales: ScaleReader, data: DataReader, tier: Tier) -> bool:
+        """Return True if a kernel makes the candidate's bytes of a tier, in slices of rows of a large case."""
         step = math.lcm(STEP, self.spec.block.rows)
         rows = self.rows if kernel.whole else max(LARGE // 4 // max(self.columns, 1) // step, 1) * step
         slices = [slice(row, row + rows) for row in range(0, self.rows, rows)] if 0 < rows < self.rows else [EVERY]
@@ -230,12 +249,18 @@ class Part(ReadPart):
         return self._same_amax(kernel, side.amax)
 
     def _same_amax(self, kernel: Kernel, made: Floats) -> bool:
+        strict, told = kernel.spec in STRICT, self.item.told
+        if told is None or told[0] is not made or told[1] is not strict:
+            told = self.item.told = made, strict, self._equal_amax(made, strict=strict)
+        return told[2]
+
+    def _equal_amax(self, made: Floats, *, strict: bool) -> bool:
         got, wanted = self.item.amax, np.asarray(made, F)
         assert got is not None
         if got.shape != wanted.shape:
             return False
         bad = got.view(np.uint32) != wanted.view(np.uint32)
-        if bad.any() and kernel.spec not in STRICT:
+        if not strict and bad.any():
             bad &= ~(np.isnan(got) & np.isnan(wanted))
         return not bad.any()
 

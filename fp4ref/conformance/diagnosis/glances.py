@@ -7,6 +7,7 @@ with all readers in one step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -45,9 +46,8 @@ class Glance(Generic[Reader]):
     """
 
     def __init__(self, shape: tuple[int, ...], counts: Bools | None, find: Callable[[Reader], Found | None]) -> None:
-        places = np.arange(int(np.prod(shape))) if counts is None else np.flatnonzero(counts)
-        spread = np.linspace(0, max(len(places) - 1, 0), min(PLACES, len(places)))
-        self._at, self._shape, self._find = places[spread.astype(np.intp)], shape, find
+        places = np.arange(math.prod(shape)) if counts is None else np.flatnonzero(counts)
+        self._at, self._shape, self._find = places[:: max(len(places) // PLACES, 1)], shape, find
         self._rows: dict[str, tuple[Codes, Bools, bool]] = {}
         self._last: tuple[Sequence[Reader], Codes, Bools, Bools] | None = None
 
@@ -58,7 +58,7 @@ class Glance(Generic[Reader]):
 
         differs: of two arrays, where one has other bytes than the other.
         """
-        if len(readers) < FEWEST or wanted.shape != self._shape:
+        if wanted.shape != self._shape:
             return readers
         if self._last is None or self._last[0] is not readers:
             rows = [self._row(reader) for reader in readers]

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fp4ref.conformance.diagnosis.glances import Found, Glance
+from fp4ref.conformance.diagnosis.glances import FEWEST, Found, Glance
 from fp4ref.conformance.diagnosis.marks import Marked, Tier
 from fp4ref.conformance.judge.compare import unequal
 from fp4ref.conformance.mistakes.data_readers import ABSENT, LOST, LOW_FIRST, DataReader
@@ -75,7 +75,7 @@ class ReadPart:
         self, kernel: Kernel, side: ScaleSide, readers: Sequence[ScaleReader], tick: Callable[[], None]
     ) -> Iterator[ScaleReader]:
         """Yield the readers that find the right scale bytes. tick: of a large case each takes a while."""
-        if self.glances and all(reader.remembered for reader in readers):
+        if len(readers) >= FEWEST and self.glances and all(reader.remembered for reader in readers):
             readers = self._scale_glance.possible(
                 readers, side.scales, lambda a, b: unequal(kernel.spec.scale, a, b, kernel.spec)
             )
@@ -103,7 +103,7 @@ class ReadPart:
 
     def likely(self, kernel: Kernel, wanted: Codes, readers: Sequence[DataReader]) -> Sequence[DataReader]:
         """Return the readers that find the wanted codes as far as a glance tells."""
-        if not self.glances:
+        if len(readers) < FEWEST or not self.glances:
             return readers
         return self._code_glance.possible(readers, wanted, lambda a, b: unequal(kernel.spec.element, a, b, kernel.spec))
 
