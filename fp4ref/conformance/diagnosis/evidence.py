@@ -24,15 +24,16 @@ from fp4ref.conformance.diagnosis.marks import Marked, Tier
 from fp4ref.conformance.diagnosis.read_parts import ReadPart
 from fp4ref.conformance.diagnosis.readings import FAILURES
 from fp4ref.conformance.diagnosis.special_input import Special
-from fp4ref.conformance.judge.compare import STRICT
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.places import Place
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader
 from fp4ref.conformance.mistakes.sides import EVERY, code_side, scale_side
 from fp4ref.formats import Codes, F, Floats
+from fp4ref.specs import OWN
 
 Bools = NDArray[np.bool_]
+STRICT = frozenset(OWN)  # specifications of which every bit of a maximum counts
 
 
 SMALL = 1 << 13  # elements of a piece on which hypotheses are tried first

@@ -73,7 +73,7 @@ class Classified(Readings):
             top = magnitude.max(axis=(2, 3), initial=0)
             nan = inf = np.zeros(top.shape, np.bool_)
             if not np.isfinite(top).all():
-                nan, inf = np.isnan(blocks).any(axis=(2, 3)), np.isinf(blocks).any(axis=(2, 3))
+                nan, inf = (np.asarray(of(blocks).any(axis=(2, 3))) for of in (np.isnan, np.isinf))
                 top = np.where(np.isfinite(magnitude), magnitude, F(0)).max(axis=(2, 3), initial=0)
             extreme = (top > MOST) | ((top > 0) & (top < self.least))
             zero = (per_block(self.base.scales, spec) == 0).all(axis=2)

@@ -28,7 +28,6 @@ from fp4ref.specs import OWN
 Tolerance = Callable[[Tile, int, Codes], bool]
 
 
-STRICT = frozenset(OWN)  # specifications of which every bit of a NaN counts
 REFUSALS = 16  # blocks that a tolerance refuses, after which it is not asked again: the verdict stands
 
 
@@ -79,7 +78,7 @@ def unequal(codec: Codec, got: Codes, expected: Codes, spec: Spec) -> Bools:
     Rules: CNF-1, PRO-1, CNF-83.
     """
     differs: Bools = got != expected
-    if spec not in STRICT and differs.any():
+    if spec not in OWN and differs.any():
         differs = differs & ~(np.isnan(codec.decode(got)) & np.isnan(codec.decode(expected)))
     return differs
 
