@@ -1,8 +1,8 @@
 """A glance at a few bytes, which refutes most readers of a buffer before any of them is compared in full.
 
-Of a hundred layouts in which scales may be stored, nearly all have another byte than the right one at some of a few
-blocks. The bytes that every reader finds at these blocks are put side by side once, and each hypothesis is compared
-with all readers in one step.
+Nearly every layout in which scales may be stored has another byte than the right one at some of a few blocks. The
+bytes that all readers find at these blocks are put side by side once, and each hypothesis is compared with a hundred
+readers in one step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PLACES = 64  # bytes that are looked at
 FEWEST = 4  # readers that are worth a glance
 
 
-class Named(Protocol):
+class NamedReader(Protocol):
     """A reader, which its name tells from others."""
 
     @property
@@ -29,11 +29,11 @@ class Named(Protocol):
         """The name."""
 
 
-Reader = TypeVar("Reader", bound=Named)
+Reader = TypeVar("Reader", bound=NamedReader)
 
 
 class Found(NamedTuple):
-    """What a reader finds in a part of a case, and where any byte is right, if anywhere."""
+    """The bytes that a reader finds in a part of a case, and where any byte is right, if anywhere."""
 
     bytes: NDArray[Any]
     free: Bools | None
