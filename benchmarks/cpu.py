@@ -44,7 +44,7 @@ BESIDE_PLAIN = 2.0  # times plain NVFP4
 
 
 class Goal(NamedTuple):
-    """What a case should reach: at most so many copies, so many times plain NVFP4; at least so many GB/s of input."""
+    """The goals of a case: the most copies and times plain NVFP4, the least GB/s of input."""
 
     copies: float | None = None
     plain: float | None = None
@@ -211,7 +211,7 @@ def main(rows: int, columns: int, repeat: int, threads: int, only: str, path: Pa
 
 
 def record(name: str, case: Case, times: Mapping[str, list[tuple[float, float]]], elements: int) -> dict[str, Any]:
-    """Return what was measured of a case, by name."""
+    """Return the numbers of a case by their names."""
     base, taken = zip(*times[name], strict=True)
     beside = median(run for _, run in times[plain(case.copy)])
     found = {
