@@ -23,7 +23,7 @@ def count() -> int:
 
 @contextmanager
 def shared(processes: int) -> Iterator[None]:
-    """Give each of the processes that start meanwhile its share of the processors; what the environment says stays.
+    """Give each of the processes that start meanwhile its share of the processors, unless the environment has limits.
 
     Threads of NumPy and torch that wait for each other take the time of those that work.
     """

@@ -211,7 +211,7 @@ SPILLED = {"ComplementCodec": 8, "Format<3, 2, 3, 32, false>": 114}
 
 
 def in_ci(target: str, part: int) -> list[pytest.MarkDecorator]:
-    """In CI a half of the kernels is compiled for a target without the conversions, the other half for one with them."""
+    """Half of the kernels compile in CI for a target without the conversions, the other half for one with them."""
     return [pytest.mark.release] * ((target, part) not in {("sm_90", 0), ("sm_100a", 1)})
 
 
