@@ -1,4 +1,4 @@
-"""fp4ref: the executable specification of block-scaled 4-bit and 8-bit formats (NVFP4, MXFP4, MXFP8)."""
+"""fp4ref: the executable specification of block-scaled 4-bit to 8-bit formats (NVFP4, MXFP4, MXFP6, MXFP8)."""
 
 from typing import Any
 

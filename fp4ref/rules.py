@@ -144,6 +144,7 @@ def read(tree: Tree | None = None) -> Index:
         index.tests = list(marked(tree, tree.tests))
     _require_defined(index)
     _require_mentions_defined(tree, index)
+    _require_one_obligation(index)
     _require_covered(index, tests_known=tree.tests is not None)
     return index
 
@@ -270,6 +271,14 @@ def _require_mentions_defined(tree: Tree, index: Index) -> None:
             if match[0] not in known:
                 line = text.count("\n", 0, match.start()) + 1
                 index.gaps.append(f"{_place(path, tree, line)}: mentions {match[0]}, which is not defined")
+
+
+def _require_one_obligation(index: Index) -> None:
+    """Note rules that oblige twice, or never."""
+    for rule in index.rules.values():
+        count = len(re.findall(r"\bshall\b", rule.text))
+        if rule.kind is RuleKind.SHALL and count != 1:
+            index.gaps.append(f"{rule.id}: its text has {count} times the word `shall`, not once")
 
 
 def _require_covered(index: Index, tests_known: bool) -> None:

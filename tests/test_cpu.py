@@ -286,6 +286,33 @@ def test_more_than_one_unit_of_work(spec, shape, monkeypatch):
     whole(results[0], results[2])
 
 
+@pytest.mark.rule("BLK-1", "GLB-1", "DEQ-1", "LAY-6")
+@pytest.mark.parametrize(("rows", "columns"), [(32 * 36 + 5, 528), (64, 17 * 8192)])
+def test_units_that_are_taken_from_many_places_by_turns(rows, columns):
+    """No unit is left out or done twice where their number is no multiple of the places."""
+    x = np.random.default_rng(rows).standard_normal((rows, columns), np.float32)
+    q = same(x, fp4ref.NVFP4)
+    model, native = (fp4ref.dequantize(q, "bfloat16", backend=name).tobytes() for name in ("numpy", "cpu"))
+    assert native == model
+    moved = [fp4ref.to_layout(q, "tiled_128x4", backend=name).row.scales.tobytes() for name in ("numpy", "cpu")]
+    assert moved[0] == moved[1]
+
+
+@pytest.mark.rule("DEQ-1", "E4M3-3", "E5M2-3")
+@pytest.mark.parametrize("code", [0x7F, 0xFF, 0x7C, 0xFC, 0x7B, 0x80])
+@pytest.mark.parametrize("spec", [fp4ref.MXFP8_E4M3, fp4ref.MXFP8_E5M2], ids=lambda spec: spec.name)
+def test_one_code_of_a_strip_is_no_number(spec, code):
+    """At every place of two strips of 512, as one code decides how a strip is decoded."""
+    codes = np.tile(np.uint8([[0x38, 0xB5]]), (1024, 512))
+    codes[np.arange(1024), np.arange(1024)] = code
+    q = Quantized(
+        spec, codes.shape, "float32", "linear", DirectionData(codes, np.full((1024, 32), 127, np.uint8), None)
+    )
+    for dtype in ("float32", "bfloat16", "float16"):
+        native, model = (fp4ref.dequantize(q, dtype, backend=name).tobytes() for name in ("cpu", "numpy"))
+        assert native == model
+
+
 @pytest.mark.rule("BLK-1", "PACK-2")
 @pytest.mark.parametrize("spec", [*OURS, fp4ref.MXFP8_E4M3], ids=lambda spec: spec.name)
 @pytest.mark.parametrize("shape", [(130, 16), (67, 48), (9, 31), (40, 512), (40, 513), (131, 100), (600, 1)])

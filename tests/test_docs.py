@@ -585,6 +585,10 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
         (results / f"{name}.json").write_text(json.dumps({"against": "product", "results": rows}))
     clocks = {"driver, clocks of SM and memory, highest of SM": "580.1, 1900 MHz, 3201 MHz, 1980 MHz"}
     (results / "checkpoints_11gb.json").write_text(json.dumps({"setting": clocks, "results": rows_of_checkpoints}))
+    native = {"seconds": 0.5, "of_plain": 1.0, "gigabytes_per_second": 8.0}
+    judged = [("nvfp4", 1.5, "1.2 copies", False), ("fresh", 1.0, "1.2 copies", True), ("column", 5.0, "", None)]
+    rows_of_cpu = [{"case": name, "ratio": by, **native, "goal": goal, "met": met} for name, by, goal, met in judged]
+    (results / "native.json").write_text(json.dumps({"setting": {"device": "2 processors"}, "results": rows_of_cpu}))
     page.main(tmp_path / "page.md", results)
     text = (tmp_path / "page.md").read_text("utf-8")
     lines = text.splitlines()
@@ -593,6 +597,7 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     )
     assert [line for line in lines if line.startswith("## ")] == [
         "## Kernels on a GPU: H",
+        "## Kernels on a CPU: 2 processors",
         "## Calls from Python: H",
         "## Modules: linear",
         "## Modules: B, 8 x 8",
@@ -612,6 +617,8 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     assert "`torchao amax + row` takes 0.50 to 3.00 times as long as `nvfp4 amax + row`; it is faster at 8x8." in text
     assert "| case | 8 x 8 | 16 x 32 |" in lines
     assert "| nvfp4 amax + row | 80 | 95 |" in lines
+    assert "1 of 2 cases with a goal meet it." in text
+    assert "Slower than their goal: `nvfp4` 1.50 copies, 1.00 plain, 8.00 GB/s (1.2 copies)." in text
     assert "A call takes the host 3.5 to 3.5 times as long" in text
     assert "`torchao nvfp4 row` takes 0.80 times as long as `quantize nvfp4 row`; it is faster at 8x8." in text
     assert "`nvfp4` takes 1.64 times as long as `torch`." in text

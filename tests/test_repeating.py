@@ -19,6 +19,7 @@ from fp4ref.conformance.subjects.guards import host_bytes
 from fp4ref.conformance.subjects.outcomes import FindingKind, Outcome
 from fp4ref.conformance.subjects.subject import Declaration, Job, Output, golden, job_of
 from fp4ref.testing import assert_conforms
+from standard_rules import rows_of
 
 NVFP4 = fp4ref.NVFP4
 
@@ -182,8 +183,23 @@ def test_what_a_difference_is_called(answers, device, found):
     makers = [partial(Job, {"rows": number}, {"values": Output((1,), "float32")}) for number in range(3)]
     outcomes = list(repeated(subject, makers, declared, RunOptions(repeat=1)))
     assert subject.made == [0, 1, 2, 2, 1, 0, 0, 1, 2]
-    assert subject.fresh == 2
     assert [None if each.finding is None else each.finding.kind for each in outcomes] == found
+
+
+@pytest.mark.rule("CNF-14", "CNF-131")
+@pytest.mark.example("CNF-14", "CNF-131")
+def test_orders_and_processes_of_repetitions():
+    ((names, orders),) = rows_of("CNF-14")
+    names, orders = names.split(", "), [order.split() for order in orders.split(", ")]
+    for repetitions, processes in rows_of("CNF-131"):
+        subject = Scripted(lambda job, call: job)
+        makers = [partial(Job, {"rows": at}, {"values": Output((1,), "float32")}) for at in range(len(names))]
+        options = RunOptions(repeat=int(repetitions))
+        list(repeated(subject, makers, Declaration(), options))
+        assert [names[at] for at in subject.made] == [
+            name for order in [*orders[:1], *orders[1:] * int(repetitions)] for name in order
+        ]
+        assert 1 + subject.fresh == int(processes)
 
 
 @pytest.mark.rule("CNF-67")

@@ -72,7 +72,8 @@ def ordinary(shapes, values):
 
 @pytest.mark.rule("TEL-80")
 @pytest.mark.parametrize(
-    ("product", "bias", "factor", "expected"), [(1 + 2**-8, 2**-9, None, 1.0), (1.0, 1.0, 3.0, 4.0)]
+    ("product", "bias", "factor", "expected"),
+    [(1 + 2**-8, 2**-9, None, 1.0), (1.0, 1.0, 3.0, 4.0), (1.0, 1.0, 1 + 2**-7 + 2**-12, 2 + 2**-6)],
 )
 def test_a_bias_is_added_to_the_rounded_product(product, bias, factor, expected):
     weight = ordinary([(1, 2)], [torch.ones(1, 2)])
@@ -83,6 +84,15 @@ def test_a_bias_is_added_to_the_rounded_product(product, bias, factor, expected)
         weight, x, out, bias=ordinary([(1, 1)], [torch.tensor([[bias]])]), bias_scale=scale
     )
     assert out.rowwise_data.tolist() == [expected]
+
+
+@pytest.mark.rule("TEL-80")
+def test_factors_of_a_bias_belong_to_rows_of_the_whole_group():
+    weights, x = (ordinary([(1, 2), (1, 2)], [torch.ones(1, 2)] * 2) for _ in range(2))
+    out = ordinary([(1, 1), (1, 1)], [torch.zeros(1, 1)] * 2)
+    bias = ordinary([(1, 1), (1, 1)], [torch.ones(1, 1), torch.full((1, 1), 2.0)])
+    te.general_grouped_gemm_for_grouped_tensor(weights, x, out, bias=bias, bias_scale=torch.tensor([3.0, 5.0]))
+    assert out.rowwise_data.tolist() == [2 + 3, 2 + 2 * 5]
 
 
 @pytest.mark.rule("TEL-54")

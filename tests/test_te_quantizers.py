@@ -11,7 +11,7 @@ from torch.autograd import forward_ad  # noqa: E402
 
 import fp4ref  # noqa: E402
 from fp4ref.formats import STOCHASTIC_E2M1  # noqa: E402
-from fp4ref.te import DType, MXFP8Quantizer, NVFP4Quantizer, debug, emulate_device, rng  # noqa: E402
+from fp4ref.te import DType, HybridQuantizer, MXFP8Quantizer, NVFP4Quantizer, debug, emulate_device, rng  # noqa: E402
 from fp4ref.te import Float8CurrentScalingQuantizer as Float8Quantizer  # noqa: E402
 from fp4ref.te.cast import fp8_values  # noqa: E402
 from fp4ref.te.dtypes import TE_DType  # noqa: E402
@@ -214,11 +214,12 @@ def test_flag_of_new_and_of_quantized_tensors(settings, shape, eligible):
 
 @pytest.mark.rule("TEL-28")
 @pytest.mark.parametrize("device, eligible", [((9, 0), False), ((10, 3), True), ((11, 0), True), ((12, 0), False)])
-def test_emulated_device_decides_eligibility(device, eligible):
-    quantizer = NVFP4Quantizer(with_2d_quantization=True)
+@pytest.mark.parametrize("settings", [{"with_2d_quantization": True}, {"with_rht": True, "with_post_rht_amax": True}])
+def test_emulated_device_decides_eligibility(device, eligible, settings):
+    quantizer = NVFP4Quantizer(**settings)
     quantizer.optimize_for_gemm = True
     with emulate_device(*device):
-        made = quantizer.make_empty((128, 128), device="cpu")
+        made = quantizer.make_empty((128, 128), dtype=torch.bfloat16, device="cpu")
     assert made._with_gemm_swizzled_scales is eligible
 
 
@@ -257,6 +258,17 @@ def test_update_keeps_addresses(kind, swizzled):
     quantizer.update_quantized(first, tensor, noop_flag=torch.zeros(1))
     for got, want in zip(tensor.buffers(), quantizer(first).buffers(), strict=True):
         assert torch.equal(got, want)
+
+
+@pytest.mark.rule("TEL-24")
+def test_a_flag_keeps_both_parts_of_a_hybrid_tensor():
+    quantizer = HybridQuantizer(rowwise_quantizer=MXFP8Quantizer(), columnwise_quantizer=NVFP4Quantizer())
+    first, second = sample(128, 192), sample(128, 192, seed=1)
+    tensor = quantizer(first)
+    for flag, kept in ((1, first), (0, second)):
+        quantizer.update_quantized(second, tensor, noop_flag=torch.full((1,), float(flag)))
+        for part, other in zip(tensor.parts().values(), quantizer(kept).parts().values(), strict=True):
+            assert all(torch.equal(*pair) for pair in zip(part.buffers(), other.buffers(), strict=True))
 
 
 def test_update_follows_the_directions_in_use():

@@ -178,9 +178,9 @@ def test_a_role_without_a_known_tensor_is_that_of_its_position():
         return made.make_quantizers()
 
     odd = QuantizerRole("dpa", "qkv")
-    got = quantizers(recipe.NVFP4BlockScaling(), [QuantizerRole("linear", "weight"), odd, None, odd])
-    assert [q.with_rht for q in got] == [False, False, True, True]
-    assert [q.with_2d_quantization for q in got] == [True, True, False, False]
+    got = quantizers(recipe.NVFP4BlockScaling(), [QuantizerRole("linear", "weight"), odd, None, odd, None])
+    assert [q.with_rht for q in got] == [False, False, True, True, False]
+    assert [q.with_2d_quantization for q in got] == [True, True, False, False, True]
     heard = []
     quantizers(recipe.CustomRecipe(qfactory=lambda role: heard.append(role) or MXFP8Quantizer()), [odd, odd])
     assert heard == [odd, odd]

@@ -171,7 +171,31 @@ def test_without_a_new_batch_the_kept_weight_is_used() -> None:
     assert not torch.equal(step(module, x, recipe, is_first_microbatch=True)[0], first)
 
 
-@pytest.mark.rule("TEM-18", "TEM-44")
+@pytest.mark.rule("TEM-18")
+@pytest.mark.parametrize("kind", ["NVFP4", "MXFP8"])
+def test_a_kept_weight_keeps_the_direction_that_a_call_does_not_need(kind: str) -> None:
+    module = KINDS["Linear"]()
+    recipe = NVFP4BlockScaling(**STABLE) if kind == "NVFP4" else MXFP8BlockScaling()
+    x = torch.randn(128, 128).to(BF16)
+    step(module, x, recipe, is_first_microbatch=True)
+    kept = module._fp8_workspaces["weight"]
+    columns = kept._columnwise_data.clone()
+    with torch.no_grad(), autocast(recipe=recipe):  # this pass reads rows alone
+        module(x, is_first_microbatch=False)
+        assert module._fp8_workspaces["weight"] is kept
+        assert kept.directions() == ["row", "column"]
+        assert torch.equal(kept._columnwise_data, columns)
+        module.weight.neg_()
+        module(x, is_first_microbatch=True)
+    assert module._fp8_workspaces["weight"] is kept
+    assert kept.directions() == ["row", "column"]
+    module._fp8_workspaces.clear()
+    step(module, x, recipe, is_first_microbatch=True)
+    assert torch.equal(kept._columnwise_data, module._fp8_workspaces["weight"]._columnwise_data)
+    assert not torch.equal(kept._columnwise_data, columns)
+
+
+@pytest.mark.rule("TEM-44")
 def test_a_kept_weight_gets_columns_when_a_gradient_needs_them() -> None:
     module = KINDS["Linear"]()
     recipe = NVFP4BlockScaling(**STABLE)
@@ -223,6 +247,9 @@ def test_another_recipe_forgets_the_kept_weights() -> None:
     module = KINDS["Linear"]()
     x = torch.randn(128, 128).to(BF16)
     step(module, x, NVFP4BlockScaling(**STABLE), is_first_microbatch=True)
+    kept = module._fp8_workspaces["weight"]
+    step(module, x, NVFP4BlockScaling(**STABLE, disable_rht=True), is_first_microbatch=False)  # of the same kind
+    assert module._fp8_workspaces["weight"] is not kept
     with pytest.warns(UserWarning, match="Recipe type changed from NVFP4BlockScaling to MXFP8BlockScaling"):
         step(module, x, MXFP8BlockScaling(), is_first_microbatch=False)
     step(module, x, MXFP8BlockScaling(), is_first_microbatch=False)

@@ -31,6 +31,7 @@ class Kind(StrEnum):
     """The kind of a file, which is its heading."""
 
     KERNELS = "Kernels on a GPU"
+    NATIVE = "Kernels on a CPU"
     CALLS = "Calls from Python"
     GROUPED = "Grouped modules"
     MODULES = "Modules"
@@ -97,6 +98,7 @@ def kind_of(rows: list[Row]) -> Kind:
     columns = {column for row in rows for column in row}
     telling = {
         "of_copy_bandwidth": Kind.KERNELS,
+        "of_plain": Kind.NATIVE,
         "host_us": Kind.CALLS,
         "groups": Kind.GROUPED,
         "processor": Kind.CHECKPOINTS,
@@ -172,21 +174,13 @@ def beside_peers(result: Result) -> Iterator[str]:
 def sentences(result: Result) -> Iterator[str]:
     """Yield what the numbers of a file say."""
     if result.kind is Kind.KERNELS:
-        shape = largest(result)
-        shares = {name_of(r): r["of_copy_bandwidth"] for r in result.rows if r["shape"] == shape and "us" in r}
-        own = {name: share for name, share in shares.items() if name not in BASES and not is_peer(name)}
-        near = sum(share >= NEAR for share in own.values())
-        yield f"At {shape}, {near} of {len(own)} cases reach {NEAR:.0%} of the copy bandwidth."
-        slow = sorted((share, name) for name, share in own.items() if share < NEAR)[:4]
-        if slow:
-            yield f"Furthest below: {', '.join(f'`{name}` {share:.0%}' for share, name in slow)}."
-        spreads = [r["us_highest"] / r["us_lowest"] - 1 for r in result.rows if "us_lowest" in r]
-        if spreads:
-            yield f"Over placements of the buffers, the time of a case varies by up to {max(spreads):.0%}."
+        yield from of_kernels(result)
     elif result.kind is Kind.CALLS:
         own = [row for row in result.rows if name_of(row) not in BASES and not is_peer(name_of(row))]
         low, high = (pick(row["clones"] for row in own) for pick in (min, max))
         yield f"A call takes the host {low:.1f} to {high:.1f} times as long as a clone of the same tensor."
+    elif result.kind is Kind.NATIVE:
+        yield from of_goals(result)
     elif result.kind is Kind.CHECKPOINTS:
         taken = {name_of(row): row["processor"] for row in result.rows if not name_of(row).endswith(" workers")}
         times = {name: time - taken.get(f"{name}, start", 0) for name, time in taken.items() if ", start" not in name}
@@ -217,6 +211,35 @@ def sentences(result: Result) -> Iterator[str]:
         yield f"By element, a narrow matrix takes {ends} times as long as a wide one;"
         yield f"by block, {by_block[0]:.2f} to {by_block[-1]:.2f} times."
     yield from beside_peers(result)
+
+
+def of_kernels(result: Result) -> Iterator[str]:
+    """Yield how many kernels come near the copy bandwidth, which are furthest below, and how placements matter."""
+    shape = largest(result)
+    shares = {name_of(r): r["of_copy_bandwidth"] for r in result.rows if r["shape"] == shape and "us" in r}
+    own = {name: share for name, share in shares.items() if name not in BASES and not is_peer(name)}
+    near = sum(share >= NEAR for share in own.values())
+    yield f"At {shape}, {near} of {len(own)} cases reach {NEAR:.0%} of the copy bandwidth."
+    slow = sorted((share, name) for name, share in own.items() if share < NEAR)[:4]
+    if slow:
+        yield f"Furthest below: {', '.join(f'`{name}` {share:.0%}' for share, name in slow)}."
+    spreads = [r["us_highest"] / r["us_lowest"] - 1 for r in result.rows if "us_lowest" in r]
+    if spreads:
+        yield f"Over placements of the buffers, the time of a case varies by up to {max(spreads):.0%}."
+
+
+def of_goals(result: Result) -> Iterator[str]:
+    """Yield how many cases meet their goal, and which do not."""
+    judged = [row for row in result.rows if row["goal"]]
+    yield f"{sum(row['met'] for row in judged)} of {len(judged)} cases with a goal meet it."
+    late = [
+        f"`{name_of(row)}` {row['ratio']:.2f} copies, {row['of_plain']:.2f} plain, "
+        f"{row['gigabytes_per_second']:.2f} GB/s ({row['goal']})"
+        for row in judged
+        if not row["met"]
+    ]
+    if late:
+        yield f"Slower than their goal: {'; '.join(late)}."
 
 
 def backends(result: Result) -> list[str]:

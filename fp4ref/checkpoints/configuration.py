@@ -71,6 +71,7 @@ def _expression_or_above(entry: str, module: str) -> bool:
 
 
 def _pattern_or_end(entry: str, module: str) -> bool:
+    """Return True if an entry of `modules_to_not_convert` matches a module. Rules: CKP-65."""
     return module.endswith(entry) or is_match(rf"(?:{entry})(?:(?<=\.)|(?=\.|$))", module)
 
 

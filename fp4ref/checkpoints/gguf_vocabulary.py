@@ -235,7 +235,7 @@ SPECIAL = {"bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_i
 def _specials(
     tokenizer: Mapping[str, Any], settings: Mapping[str, Any], config: Mapping[str, Any], numbers: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, bool]]:
-    """Return the numbers of special tokens, and whether texts begin and end with one. Rules: CNV-45."""
+    """Return the numbers of special tokens, and whether texts begin and end with one. Rules: CNV-45, CNV-72."""
     special: dict[str, int] = {}
     for name, key in SPECIAL.items():
         token = settings.get(f"{name}_token")
@@ -263,7 +263,7 @@ def _specials(
 
 
 def _template(folder: Path, settings: Mapping[str, Any]) -> str:
-    """Return the template of chats; "" if there is none. Rules: CNV-45."""
+    """Return the template of chats; "" if there is none. Rules: CNV-73."""
     path = folder / "chat_template.jinja"
     try:
         if path.is_file() and path.stat().st_size <= FILE_MAX:

@@ -61,7 +61,7 @@ class TensorGroup:
     def unpadded(self) -> tuple[int, ...]:
         """The shape without the rows that a shorter bias shows to be padding. Nothing shows padded columns.
 
-        Rules: CNV-27.
+        Rules: CNV-70.
         """
         count = self.bias.size if self.bias is not None else self.rows
         padded = len(self.shape) == 2 and 0 < self.rows - count < self.convention.multiples[0]

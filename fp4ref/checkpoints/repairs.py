@@ -113,7 +113,7 @@ def _without_nan(found: Recognized, weights: Sequence[Weight]) -> list[Weight]:
 
     def mended(weight: Weight, piece: WeightPiece) -> WeightPiece:
         if piece.scales is None:
-            raise DomainError("repair scale-nan", f"{weight.module}: a float scale that is NaN", _AGAIN, "CNV-11")
+            raise DomainError("repair scale-nan", f"{weight.module}: a float scale that is NaN", _AGAIN, "CNV-74")
         wrong = np.isnan(bounds.values(weight.scale))[piece.scales]
         width = weight.block[1] * weight.bits // 8
         mask = 0x77 if weight.bits == 4 else 0x7F  # a zero of either sign
@@ -122,7 +122,7 @@ def _without_nan(found: Recognized, weights: Sequence[Weight]) -> list[Weight]:
         full = codes.reshape(len(codes), -1, width).any(-1)
         if (lost := int((wrong & full).sum())) > 0:
             got = f"{weight.module}: {lost} blocks with elements that are not zero have a NaN scale"
-            raise DomainError("repair scale-nan", got, _AGAIN, "CNV-11")
+            raise DomainError("repair scale-nan", got, _AGAIN, "CNV-74")
         return piece._replace(scales=np.where(wrong, np.uint8(usual.get(weight.module, 0)), piece.scales))
 
     def reader(weight: Weight) -> Callable[[int], Iterator[WeightPiece]]:

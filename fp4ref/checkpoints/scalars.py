@@ -149,7 +149,7 @@ def _tensor_scales(found: Recognized) -> Iterator[LintFinding]:
 def check_kv(found: Recognized, *, header_only: bool = False) -> Iterator[LintFinding]:
     """Yield scales of the KV cache that are missing, of another shape, or no positive finite numbers.
 
-    Rules: CKP-21, CKP-41.
+    Rules: CKP-21, CKP-64.
     """
     stored = {name: tensor for name, tensor in found.plain.items() if name.endswith(KV_SUFFIXES)}
     vectors = [name for name, tensor in stored.items() if tensor.size != 1]

@@ -160,7 +160,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Make, read and check bytes of NVFP4, MXFP4 and MXFP8.
+    """Make, read and check bytes of NVFP4, MXFP4, MXFP6 and MXFP8.
 
     Exit status: 0 success, 1 bytes differ, 2 bad input, 3 an internal error of fp4ref; set FP4REF_TRACEBACK=1 to see
     its traceback.

@@ -25,7 +25,7 @@ def overview(request: Request) -> str:
     x = np.zeros((1, 16), F)
     x[0, :SHOWN] = BLOCK
     ours, theirs = quantize(x, NVFP4), quantize(x, AWAY)
-    title = "fp4ref: every bit of NVFP4, MXFP4 and MXFP8 as a rule that runs"
+    title = "fp4ref: every bit of NVFP4, MXFP4, MXFP6 and MXFP8 as a rule that runs"
     page = Canvas(title, _words(), request.theme)
     y = page.heading(title) + 16
     left, cell = MARGIN + 168.0, 72.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
+
 from fp4ref.files.targets import FileKind, beginning_with
 
 METADATA = b"fp4ref"  # the key of a dump's metadata
@@ -26,7 +28,8 @@ def _is_dump(data: bytes) -> bool:
 def _is_text(data: bytes) -> bool:
     """Return True if bytes are text in UTF-8, of which the last character may be cut."""
     try:
-        return b"\0" not in data and bool(data[:-4].decode() or data[:-4] == b"")
+        incremental = getincrementaldecoder("utf-8")()
+        return "\0" not in incremental.decode(data)
     except UnicodeDecodeError:
         return False
 

@@ -134,7 +134,7 @@ def _default_sf_compute(amax: Tensor, scale: Tensor, fp8_max: float, margin: flo
 def _scale(wanted: Tensor, amax: Tensor, before: Tensor) -> Tensor:
     """Return the scales wanted, at most FLT_MAX, and those before where there is no finite maximum.
 
-    Rules: TEL-45, TEL-67.
+    Rules: TEL-45, TEL-67, TEL-93.
     """
     usable = (amax > 0) & torch.isfinite(amax)
     return torch.where(usable, wanted.clamp(max=FLT_MAX), before)

@@ -64,7 +64,7 @@ class Loaded:
 
 
 def saved_state(fp8_meta: dict[str, Any]) -> torch.Tensor:
-    """Return the record of a module as bytes. Rules: TEL-52."""
+    """Return the record of a module as bytes. Rules: TEL-94."""
     name = type(fp8_meta["recipe"]).__name__ if "recipe" in fp8_meta else CUSTOM  # that of a state just loaded
     states = {direction: delayed_state(fp8_meta, key) for direction, key in DIRECTIONS.items()}
     kept = {direction: state for direction, state in states.items() if state is not None}

@@ -37,7 +37,7 @@ class Float8BlockQuantizer(Quantizer):
     force_pow_2_scales: round each scale down to a power of two. amax_epsilon: the least amax of a block.
     block_scaling_dim: 1 for blocks of 1x128, 2 for tiles of 128x128.
 
-    Rules: TEL-3, TEL-48, TEL-49, TEL-50, TEL-74.
+    Rules: TEL-3, TEL-48, TEL-49, TEL-50, TEL-72, TEL-74.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Float8BlockQuantizer(Quantizer):
     def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
         """Raise unless the settings fit each other, the emulated device and a tensor's dtype.
 
-        Rules: TEL-3, TEL-48, TEL-72.
+        Rules: TEL-3, TEL-48, TEL-92.
         """
         for bad, got, needed, rule in (
             (

@@ -81,7 +81,7 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
     def decode(self, dtype: torch.dtype) -> Tensor:
         """Return values of the row direction if it exists, else of the column direction.
 
-        Rules: DEQ-2, DEQ-3, TEL-8. Certificates: rows-decoded.
+        Rules: DEQ-2, DEQ-3, TEL-8, TEL-95. Certificates: rows-decoded.
         """
         data = self._rowwise_data
         shape = self.logical_shape() if data is None else data.shape

@@ -160,7 +160,7 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
         return Quantized(of.spec, of.shape, "float32", lie, row=DirectionData(of.codes, of.scales, None))
 
     def decode(self, dtype: torch.dtype) -> Tensor:
-        """Return values of the row direction, from compact or GEMM scales. Rules: DEQ-1, DEQ-3, LAY-6, TEL-8.
+        """Return values of the row direction, from compact or GEMM scales. Rules: DEQ-1, DEQ-3, LAY-6, TEL-8, TEL-95.
 
         Errors: NotSupportedError if only the column direction exists.
         """

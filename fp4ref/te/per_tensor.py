@@ -53,7 +53,7 @@ def scales_of(
 ) -> tuple[Tensor, Tensor]:
     """Return the scales that maxima of any shape give, and 1 over each: float32 of that shape.
 
-    Rules: TEL-21, TEL-61, TEL-62, TEL-63.
+    Rules: TEL-21, TEL-61, TEL-62, TEL-63, TEL-91.
     """
     amax = amax.clamp(min=least)
     scale = torch.full_like(amax, torch.finfo(torch_dtype(kind)).max) / amax  # a float / tensor would round twice

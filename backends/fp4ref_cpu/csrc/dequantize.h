@@ -21,7 +21,7 @@ template <class S, class In, class Out> struct Values {
     static constexpr int B = S::columns, BITS = S::Element::Format::bits;
     static constexpr int BLOCKS = B >= 128 ? 4 : (512 / B + 3) / 4 * 4;
     static constexpr int WIDTH = BLOCKS * B, LINES = 32, SPAN = (8191 / WIDTH + 1) * WIDTH;
-    // A grid without infinity and NaN times a finite scale is a number.
+    // A format without infinity and NaN; a number times a finite scale is one.
     static constexpr bool only_numbers = S::Element::Format::codes == 1 << (BITS - 1);
 
     template <bool Numbers> static float value(float q, float decoded, float A)
@@ -30,12 +30,38 @@ template <class S, class In, class Out> struct Values {
     }
     template <bool Numbers> static word rounded(float x) { return Numbers ? Out::round_number(x) : Out::round(x); }
 
-    // Codes 2 k and 2 k + 1 of a strip, the first one low: 12 bits from bit 12 k on. Rules: PACK-4.
-    static unsigned six_bit_pair(const byte* data, int k)
+    // Two codes of a strip in each of its integers, the first one low. Rules: PACK-1, PACK-4.
+    static void pairs_of_codes(const byte* data, unsigned (&codes)[WIDTH / 2])
     {
-        const byte* const at = data + k / 2 * 3;
-        return k % 2 ? at[1] >> 4 | (unsigned)at[2] << 4 : at[0] | (at[1] & 15u) << 8;
+        const pair_of_bytes* data16 = (const pair_of_bytes*)data;
+        if constexpr (BITS == 6)  // of four codes in three bytes, the lower 12 bits and the higher ones
+            for (int k = 0; k < WIDTH / 4; ++k) {
+                codes[2 * k] = *(const pair_of_bytes*)(data + 3 * k) & 0xfffu;
+                codes[2 * k + 1] = *(const pair_of_bytes*)(data + 3 * k + 1) >> 4;
+            }
+        else
+            for (int k = 0; k < WIDTH / 2; ++k) codes[k] = BITS == 4 ? data[k] : data16[k];
     }
+
+    // Whether every code of a strip is a number's.
+    static bool numbers_alone(const byte* data)
+    {
+        if constexpr (BITS != 8) return only_numbers;
+        byte largest = 0;
+        for (int k = 0; k < WIDTH; ++k) {
+            const byte magnitude = data[k] & (S::Element::Format::sign_bit - 1);
+            largest = magnitude > largest ? magnitude : largest;
+        }
+        return largest < S::Element::Format::codes;
+    }
+
+#if defined(__AVX512F__)
+    // Values of the lower six bits of integers, the highest of which is the sign.
+    static floats16 six_bits(floats16 low, floats16 high, ints16 codes)
+    {
+        return (floats16)((ints16)looked_up(low, high, codes) | (codes & 32) << 26);
+    }
+#endif
 
     // Element values of a strip: even ones and odd ones.
     static void decode(const byte* data, float (&even)[WIDTH / 2], float (&odd)[WIDTH / 2])
@@ -45,30 +71,53 @@ template <class S, class In, class Out> struct Values {
             floats16 table;
             for (int i = 0; i < 16; ++i) table[i] = S::Element::decode((unsigned)i);
             for (int k = 0; k < WIDTH / 2; k += 16) {
-                ints16 both;
-                for (int i = 0; i < 16; ++i) both[i] = data[k + i];
+                const ints16 both = widened(data + k);
                 *(floats16*)(even + k) = looked_up(table, both), *(floats16*)(odd + k) = looked_up(table, both >> 4);
             }
             return;
         }
 #endif
         alignas(64) unsigned codes[WIDTH / 2];  // widened beforehand: afterwards, a compiler widens every term
-        const pair_of_bytes* data16 = (const pair_of_bytes*)data;
-        for (int k = 0; k < WIDTH / 2; ++k)
-            if constexpr (BITS == 6) codes[k] = six_bit_pair(data, k);
-            else codes[k] = BITS == 4 ? data[k] : data16[k];
+        pairs_of_codes(data, codes);
+#if defined(__AVX512F__)
+        if constexpr (BITS == 6 && WIDTH % 32 == 0) {
+            floats16 low, high;
+            for (int i = 0; i < 16; ++i) low[i] = S::Element::decode((unsigned)i), high[i] = S::Element::decode(16u + i);
+            for (int k = 0; k < WIDTH / 2; k += 16) {
+                const ints16 both = *(const ints16*)(codes + k);
+                *(floats16*)(even + k) = six_bits(low, high, both), *(floats16*)(odd + k) = six_bits(low, high, both >> 6);
+            }
+            return;
+        }
+#endif
         for (int k = 0; k < WIDTH / 2; ++k) {
             even[k] = S::Element::decode(codes[k] & ((1u << BITS) - 1));
             odd[k] = S::Element::decode(codes[k] >> BITS);
         }
     }
 
+    // The scale of every STEP elements.
+    template <int STEP> static void spread(const float (&decoded)[BLOCKS], float (&d)[WIDTH / STEP])
+    {
+#if defined(__AVX512F__)
+        if constexpr (B / STEP == 8 && BLOCKS % 16 == 0) {
+            for (int b = 0; b < BLOCKS; b += 2) {
+                ints16 pick;
+                for (int i = 0; i < 16; ++i) pick[i] = b % 16 + i / 8;
+                *(floats16*)(d + 8 * b) = looked_up(*(const floats16*)(decoded + b / 16 * 16), pick);
+            }
+            return;
+        }
+#endif
+        for (int b = 0; b < BLOCKS; ++b)
+            for (int i = 0; i < B / STEP; ++i) d[b * (B / STEP) + i] = decoded[b];
+    }
+
     template <bool Numbers> static void values(const byte* data, const float (&decoded)[BLOCKS], float A, word* __restrict out)
     {
         constexpr int STEP = B % 2 ? 1 : 2;
         alignas(64) float d[WIDTH / STEP], even[WIDTH / 2], odd[WIDTH / 2];
-        for (int b = 0; b < BLOCKS; ++b)
-            for (int i = 0; i < B / STEP; ++i) d[b * (B / STEP) + i] = decoded[b];
+        spread<STEP>(decoded, d);
         decode(data, even, odd);
         pair_of_words* pairs = (pair_of_words*)out;
         alignas(64) float y[S::has_hadamard ? WIDTH : 1];
@@ -103,8 +152,8 @@ template <class S, class In, class Out> struct Values {
             for (int p = 0; p < rows; ++p) ScaleRow::of(job.scales, job.map, row + p).read(column / B, bytes + p * blocks, blocks);
         alignas(64) float decoded[BLOCKS];
         for (int b = 0; b < BLOCKS; ++b) decoded[b] = decoded_scale<S, In>(bytes[b], A);
-        bool numbers = only_numbers && is_finite(A);
-        for (int b = 0; b < BLOCKS; ++b) numbers &= is_finite(decoded[b]);
+        unsigned largest = magnitude_bits(A);  // above that of every finite number, if one is infinite or NaN
+        for (int b = 0; b < BLOCKS; ++b) largest = larger(largest, magnitude_bits(decoded[b]));
         const byte* data = job.data + row * pitch + column * BITS / 8;
         if (!direct) {
             __builtin_memset(padded, 0, sizeof padded);
@@ -112,6 +161,7 @@ template <class S, class In, class Out> struct Values {
                 copy_row(padded + p * pieces.pitch * BITS / 8, data + p * pitch, (width * BITS + 7) / 8);
             data = padded;
         }
+        const bool numbers = is_finite(float_of(largest)) && numbers_alone(data);
         word* const out = (word*)job.out + row * job.columns + column;
         alignas(64) word all[WIDTH];
         const bool past = direct && WIDTH % 16 == 0 && streams(out, job.rows * job.columns * (size)sizeof(word));

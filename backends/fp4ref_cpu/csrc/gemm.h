@@ -106,7 +106,7 @@ template <class A, class B, bool Exact> struct Small {
     static void gemm(GemmJob& job)
     {
         const Finish<A, B> finish(job);
-        const Units units(&job.next, job.a.rows, job.b.rows, T, T);
+        const Units units(&job.next, job.a.rows, job.b.rows, T, T, 1);
         Tile* const tile = new Tile;
         for (size unit; units.take(unit);) {
             const size top = unit / units.across * T, left = unit % units.across * T;
@@ -218,7 +218,7 @@ template <class A, class B, bool Exact> struct General {
     static void gemm(GemmJob& job)
     {
         const Finish<A, B> finish(job);
-        const Units units(&job.next, job.a.rows, job.b.rows, T, T);
+        const Units units(&job.next, job.a.rows, job.b.rows, T, T, 1);
         Tile* const tile = new Tile;
         for (size unit; units.take(unit);) {
             const size top = unit / units.across * T, left = unit % units.across * T;
@@ -258,7 +258,7 @@ template <class A, class B> struct Gemm {
     static void finish(GemmJob& job)
     {
         const Finish<A, B> result(job);
-        const Units units(&job.next, job.a.rows, job.b.rows, 16, job.b.rows);
+        const Units units(&job.next, job.a.rows, job.b.rows, 16, job.b.rows, 1);
         for (size unit; units.take(unit);)
             for (size m = unit * 16; m < unit * 16 + 16 && m < job.a.rows; ++m)
                 result.write(job.sums + m * job.b.rows, m, 0, job.b.rows);

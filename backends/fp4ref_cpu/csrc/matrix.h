@@ -14,13 +14,33 @@ typedef unsigned short __attribute__((aligned(1), may_alias)) pair_of_bytes;
 typedef float floats16 __attribute__((vector_size(64), may_alias));
 typedef int ints16 __attribute__((vector_size(64), may_alias));
 
-// table[index % 16], in one instruction that no compiler finds by itself.
+// 16 bytes as integers, in one instruction; GCC makes many of a loop, and as many of __builtin_convertvector.
+inline ints16 widened(const byte* from)
+{
+#if defined(__clang__)
+    typedef byte bytes16 __attribute__((vector_size(16), aligned(1), may_alias));
+    return __builtin_convertvector(*(const bytes16*)from, ints16);
+#else
+    typedef char bytes16 __attribute__((vector_size(16), aligned(1), may_alias));
+    return __builtin_ia32_pmovzxbd512_mask(*(const bytes16*)from, ints16{}, (unsigned short)-1);
+#endif
+}
+
+// table[index % 16], and of two tables the entry index % 32, in one instruction that no compiler finds by itself.
 inline floats16 looked_up(floats16 table, ints16 index)
 {
 #if defined(__clang__)
     return __builtin_ia32_permvarsf512(table, index);
 #else
     return __builtin_shuffle(table, index);
+#endif
+}
+inline floats16 looked_up(floats16 low, floats16 high, ints16 index)
+{
+#if defined(__clang__)
+    return __builtin_ia32_vpermi2varps512(low, index, high);
+#else
+    return __builtin_shuffle(low, high, index);
 #endif
 }
 #endif
@@ -47,6 +67,15 @@ inline void transpose(words8 (&x)[8])
     }
 }
 
+// Eight words of 16 bits, and eight others, by turns.
+inline words8 beside_each_other(const unsigned short* low, const unsigned short* high)
+{
+    typedef unsigned short halves8 __attribute__((vector_size(16), may_alias));
+    halves8 a, b;
+    __builtin_memcpy(&a, low, 16), __builtin_memcpy(&b, high, 16);
+    return (words8)__builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+}
+
 // Element offsets along one axis: a stride, or a table.
 struct Axis {
     size stride;
@@ -56,16 +85,24 @@ struct Axis {
     bool unit() const { return stride == 1 && !offsets; }
 };
 
-// Threads take the next unit until none is left: LINES rows by SPAN columns, along the rows first.
+// Threads take the next unit until none is left: LINES rows by SPAN columns, along the rows first. Many units are taken
+// from several places by turns, so that two threads seldom write to one large page, which the system would clear twice.
 struct Units {
+    static constexpr size PARTS = 16;
     size* next;
-    size across, count;
+    size across, count, parts, part;
 
-    Units(size* counter, size rows, size columns, size lines, size span)
-        : next(counter), across((columns + span - 1) / span), count((rows + lines - 1) / lines * across)
+    Units(size* counter, size rows, size columns, size lines, size span, size places = PARTS)
+        : next(counter), across((columns + span - 1) / span), count((rows + lines - 1) / lines * across),
+          parts(count < 2 * places ? 1 : places), part((count + parts - 1) / parts)
     {
     }
-    bool take(size& unit) const { return (unit = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < count; }
+    bool take(size& unit) const
+    {
+        for (size turn; (turn = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < parts * part;)
+            if ((unit = turn % parts * part + turn / parts) < count) return true;
+        return false;
+    }
 };
 
 // Rows of at most half a strip of WIDTH elements are put side by side, `count` of them, `pitch` elements from one to the

@@ -77,11 +77,35 @@ template <class Raw, class In, int LINES, int WIDTH> struct Tiles {
     [[gnu::noinline]] static void gather(const Input& in, Transform transform, Gathered& to, size row, int lines, size column, int width, int end)
     {
         for (int c0 = 0; c0 < end; c0 += TILE) {
+            const word* columns[TILE];
+            const bool in_place = in.down.unit() && lines == LINES && width - c0 >= TILE && !transform;
             Tile tile;
-            load(in, transform, tile, row, lines, column + c0, width - c0);
+            if (!in_place) load(in, transform, tile, row, lines, column + c0, width - c0);
+            for (int c = 0; c < TILE; ++c) columns[c] = in_place ? (const word*)in.x + in.along.at(column + c0 + c) + row : tile.words[c];
             const int stop = WIDTH - c0 < TILE ? WIDTH - c0 : TILE;
-            for (int l = 0; l < LINES; ++l)
-                for (int c = 0; c < stop; ++c) to.words[l][c0 + c] = tile.words[c][l];
+            int l = 0;
+            if (stop == TILE)
+                for (; l + 8 <= LINES; l += 8) turn(columns, l, to, c0);
+            for (; l < LINES; ++l)
+                for (int c = 0; c < stop; ++c) to.words[l][c0 + c] = columns[c][l];
+        }
+    }
+
+    // Eight lines of TILE columns, from line l on: two columns of 16 bits move together.
+    static void turn(const word* const (&columns)[TILE], int l, Gathered& to, int c0)
+    {
+        if constexpr (sizeof(word) == 2) {
+            words8 pairs[8];
+            for (int p = 0; p < 8; ++p) pairs[p] = beside_each_other(columns[2 * p] + l, columns[2 * p + 1] + l);
+            transpose(pairs);
+            for (int i = 0; i < 8; ++i) __builtin_memcpy(to.words[l + i] + c0, &pairs[i], 32);
+        } else {
+            for (int c = 0; c < TILE; c += 8) {
+                words8 lines[8];
+                for (int i = 0; i < 8; ++i) __builtin_memcpy(&lines[i], columns[c + i] + l, 32);
+                transpose(lines);
+                for (int i = 0; i < 8; ++i) __builtin_memcpy(to.words[l + i] + c0 + c, &lines[i], 32);
+            }
         }
     }
 };
@@ -95,6 +119,7 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
     static constexpr int ROWS = (31 / R + 1) * R;                        // rows of a unit where they are contiguous
     static constexpr int LINES = (127 / R + 1) * R;                      // and where they are gathered: long pieces
     static constexpr int SPAN = (8191 / WIDTH + 1) * WIDTH;              // columns of a unit, at least 8192
+    static constexpr int LONG = 512 / sizeof(word) << 10;                // elements of a unit of one long row
     static constexpr int AHEAD = 4096;                                   // bytes between a prefetch and its use
     static constexpr word MAGNITUDE = (word)((word)~word(0) >> 1), INFINITE = (word)In::infinity;
 
@@ -266,10 +291,11 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
             alignas(64) word words[R][WIDTH];
             const word* x[R];
             for (int r = 0; r < R; ++r) x[r] = words[r];
-            if (flat && R == 1 && pieces.fill_strips() && row + pieces.count <= bottom) {
+            const bool whole = pieces.fill_strips() && row + R * pieces.count <= bottom;
+            if (flat && R == 1 && whole) {
                 x[0] = rows.at(row);
             } else {
-                __builtin_memset(words, 0, sizeof words);
+                if (!whole) __builtin_memset(words, 0, sizeof words);
                 for (int p = 0; p < pieces.count; ++p)
                     for (int r = 0; r < R && row + p * R + r < bottom; ++r)
                         copy_row(words[r] + p * pieces.pitch, rows.at(row + p * R + r), (size)sizeof(word) * pieces.width);
@@ -330,12 +356,13 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
             in.columns *= in.rows, in.rows = in.rows > 0;  // one long row
         const bool straight = in.along.unit() && !transform;
         const int lines = straight ? ROWS : LINES;
-        const Units units(&job.next, in.rows, in.columns, lines, SPAN);
+        const size span = in.rows == 1 && in.columns >= 16 * (size)LONG ? LONG : SPAN;
+        const Units units(&job.next, in.rows, in.columns, lines, span);
         unsigned all = 0;
         for (size unit; units.take(unit);) {
-            const size top = unit / units.across * lines, left = unit % units.across * SPAN;
+            const size top = unit / units.across * lines, left = unit % units.across * span;
             const int count = in.rows - top < lines ? (int)(in.rows - top) : lines;
-            const int width = in.columns - left < SPAN ? (int)(in.columns - left) : SPAN;
+            const int width = (int)(in.columns - left < span ? in.columns - left : span);
             word largest[LINES] = {};
             if (straight)
                 for (int l = 0; l < count; ++l) largest[l] = row_maximum((const word*)in.x + in.down.at(top + l) + left, width, keeps_nan);

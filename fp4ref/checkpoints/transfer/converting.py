@@ -82,7 +82,7 @@ def _named(
     convention: str,
     step: Callable[[str], None],
 ) -> dict[str, tuple[str, ...]]:
-    """Return for each repair the tensors that the linter names by its code. Rules: CNV-11."""
+    """Return for each repair the tensors that the linter names by its code. Rules: CNV-11, CNV-74."""
     from fp4ref.checkpoints.lint import lint
 
     for name in repairs:
@@ -94,5 +94,5 @@ def _named(
     found = tensors_of(findings, [REPAIRS[name].code for name in repairs])
     for code, names in found.items():
         if not names:
-            raise DomainError("convert", f"no finding {code!r} to repair", "a code that fp4ref lint reports", "CNV-11")
+            raise DomainError("convert", f"no finding {code!r} to repair", "a code that fp4ref lint reports", "CNV-74")
     return {name: found[REPAIRS[name].code] for name in repairs}

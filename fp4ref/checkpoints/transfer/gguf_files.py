@@ -68,7 +68,7 @@ def carried(plan: ConversionPlan, found: Recognized) -> dict[str, bytes]:
 
 
 def gguf_metadata(plan: ConversionPlan, found: Recognized) -> dict[str, str | bytes]:
-    """Return the metadata of a GGUF: the source's if that is one, else what every reader requires. Rules: CNV-36."""
+    """Return the metadata of a GGUF: the source's if that is one, else what every reader requires. Rules: CNV-71."""
     own: dict[str, str | bytes] = {
         "general.architecture": str((found.checkpoint.config or {}).get("model_type", "unknown")),
         "general.quantization_version": gguf_value(QUANTIZATION_VERSION),

@@ -109,7 +109,7 @@ def cropped(weight: Weight, shape: tuple[int, ...], *, zero: bool = True) -> Wei
 
     Errors: DomainError while reading, if `zero` is asked for and the padding has another value.
 
-    Rules: CNV-27.
+    Rules: CNV-27, CNV-69.
     """
     rows, columns = shape[-2:]
     width = -(-columns * weight.bits // 8)
@@ -120,7 +120,7 @@ def cropped(weight: Weight, shape: tuple[int, ...], *, zero: bool = True) -> Wei
             kept = max(min(rows - piece.row, len(piece.packed)), 0)
             if zero and (piece.packed[kept:].any() or piece.packed[:, width:].any()):
                 needed = "zero; repair it by --repair padding"
-                raise DomainError("convert", f"{weight.module}: padding that is not zero", needed, "CNV-27")
+                raise DomainError("convert", f"{weight.module}: padding that is not zero", needed, "CNV-69")
             if kept:
                 scales = None if piece.scales is None else piece.scales[:kept, :blocks]
                 yield WeightPiece(piece.matrix, piece.row, piece.packed[:kept, :width], scales)

@@ -181,7 +181,7 @@ def _difference(
     trial: HugeTrial,
     samples: Mapping[int, NDArray[Any]],
 ) -> HugeDifference:
-    """Compare every byte with that of the tiles, and those of some rows with their own bytes. Rules: CNF-1, CNF-52."""
+    """Compare every byte with that of the tiles, and some rows with their own bytes. Rules: CNF-1, CNF-52, CNF-123."""
     found = HugeDifference(size=len(flat), ranges=[], samples={})
     assert found.ranges is not None
     assert found.samples is not None

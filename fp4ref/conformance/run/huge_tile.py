@@ -81,7 +81,7 @@ class HugePlan:
     def trial(self, size: Size, sizes: tuple[Size, ...], memory: int | None = None) -> HugeTrial:
         """Return the call past a size; samples are the rows around all sizes below, and the first and last rows.
 
-        Rules: CNF-29, CNF-52.
+        Rules: CNF-29, CNF-52, CNF-123.
         """
         count, expected = self.count(size), [golden(case) for case in (self.body, self.last)]
         body, last = (
@@ -157,7 +157,7 @@ def plan(spec: Spec, declared: Declaration, width: int = WIDTH) -> HugePlan:
 
     Errors: DomainError for another kernel than a quantizer, and for one that draws its own random bits.
 
-    Rules: CNF-29, CNF-54.
+    Rules: CNF-29, CNF-54, CNF-120, CNF-122.
     """
     if declared.operation != "quantize":
         raise DomainError(OPERATION, f"a kernel with operation={declared.operation!r}", "a quantizer", "CNF-54")
@@ -186,7 +186,7 @@ def plan(spec: Spec, declared: Declaration, width: int = WIDTH) -> HugePlan:
 
 
 def _values(rows: int, columns: int, dtype: str) -> NDArray[Any]:
-    """Ties and ordinary numbers, by turns of 16 columns, of many magnitudes; no two rows are alike."""
+    """Ties and ordinary numbers, by turns of 16 columns, of many magnitudes; no two rows are alike. Rules: CNF-121."""
     random = np.random.default_rng(SEED)
     ties = random.integers(-24, 25, (rows, columns // 16, 16)) / F(4)
     normal = random.standard_normal(ties.shape, F)

@@ -91,7 +91,10 @@ def repeated(
 
 
 def _again(calls: Calls, tries: Sequence[_Try], declared: Declaration, options: RunOptions) -> list[Outcome]:
-    """Run calls again, unless one of them ended the process, after which the others had another past."""
+    """Run calls again, unless one of them ended the process, after which the others had another past.
+
+    Rules: CNF-14, CNF-131.
+    """
     if not any(each.first.finding is not None and each.first.finding.kind in BREAKDOWNS for each in tries):
         for number in range(1, options.repeat + 1):
             for text, order in (("in reversed order", tries[::-1]), ("in the first order", tries)):

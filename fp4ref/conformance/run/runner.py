@@ -60,7 +60,7 @@ def run(subject: Subject, cases: Iterable[Case], options: RunOptions = DEFAULT) 
     A kernel in this process has no limit per call. Cases that the time of the run leaves are found NOT_TRIED, as far
     as a second suffices to count them.
 
-    Rules: CNF-8, CNF-9, CNF-13, CNF-14.
+    Rules: CNF-8, CNF-119, CNF-13, CNF-14.
     """
     prepared: deque[_PreparedCase] = deque()
 
@@ -80,7 +80,7 @@ def run(subject: Subject, cases: Iterable[Case], options: RunOptions = DEFAULT) 
 def outcomes(subject: Subject, makers: Iterable[Maker], options: RunOptions = DEFAULT) -> Iterator[Outcome]:
     """Yield the outcomes of calls, each made when its turn comes; nothing that a kernel does ends the loop.
 
-    Rules: CNF-8, CNF-9, CNF-13, CNF-14.
+    Rules: CNF-8, CNF-119, CNF-13, CNF-14.
     """
     with contextlib.closing(Runner(subject, options)) as runner:
         if options.repeat:

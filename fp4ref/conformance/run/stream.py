@@ -82,7 +82,7 @@ class StreamPlan:
 def write(stream: IO[bytes], plan: StreamPlan) -> int:
     """Write the preamble, every case and the end; the number of cases.
 
-    Rules: CNF-6, CNF-80, CNF-81, CNF-113, CNF-117.
+    Rules: CNF-6, CNF-80, CNF-81, CNF-113, CNF-117, CNF-129.
     """
     text = plan.to_json().encode()
     stream.write(MAGIC + struct.pack("<I", len(text)) + text)
@@ -125,7 +125,7 @@ class Reader:
         self.offset = 0
 
     def allow(self, seconds: float) -> None:
-        """Let the next bytes take this long, where the stream is a pipe."""
+        """Let the next bytes take this long, where the stream is a pipe. Rules: CNF-128."""
         if isinstance(self._stream, TimedInput):
             self._stream.allow(seconds)
 
@@ -163,7 +163,7 @@ def read_plan(reader: Reader, options: RunOptions = UNLIMITED) -> StreamPlan:
 
     Errors: FileError if there is no preamble, or none in the time of the first answer.
 
-    Rules: CNF-6, CNF-45.
+    Rules: CNF-6, CNF-45, CNF-127.
     """
     reader.allow(min(options.timeout + options.allowance, max(options.left, 0.0)))
     try:
@@ -208,7 +208,7 @@ def read(reader: Reader, plan: StreamPlan, declared: Declaration, options: RunOp
 
     Errors: FileError with the byte at which the stream breaks the format, ends, or answers another case.
 
-    Rules: CNF-6, CNF-9, CNF-38, CNF-45, CNF-80, CNF-97, CNF-117.
+    Rules: CNF-6, CNF-9, CNF-38, CNF-45, CNF-80, CNF-97, CNF-117, CNF-127.
     """
     count, ended = 0, None
     for index, case in enumerate(plan.cases()):

@@ -3,7 +3,7 @@
 An input stands between bytes that are NaN in every type. A result stands between bytes of a pattern and starts out
 poisoned, so that a byte that was never written is seen. Both are aligned as declared, and to no more.
 
-Rules: CNF-36, CNF-93, CNF-94.
+Rules: CNF-36, CNF-93, CNF-94, CNF-126.
 """
 
 from __future__ import annotations

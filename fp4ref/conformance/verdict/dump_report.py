@@ -57,7 +57,7 @@ class Verdict(StrEnum):
 
     @property
     def status(self) -> int:
-        """The exit status of a command."""
+        """The exit status of a command. Rules: CNF-130."""
         return {Verdict.CONFORMS: 0, Verdict.INCOMPLETE: 2, Verdict.UNCHECKED: INTERNAL_STATUS}.get(self, 1)
 
 
@@ -87,7 +87,7 @@ class KernelVerdict:
 
     @property
     def status(self) -> int:
-        """The exit status of a command. Rules: CNF-2, CNF-68."""
+        """The exit status of a command. Rules: CNF-68, CNF-130."""
         return self.unchecked.status(self.kind.status)
 
 

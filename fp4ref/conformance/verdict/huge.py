@@ -101,7 +101,7 @@ def _said(name: str, found: dict[str, Any]) -> str:
 
 
 def _where(name: str, found: dict[str, Any]) -> str:
-    """Return where a result begins to differ."""
+    """Return where a result begins to differ. Rules: CNF-124."""
     place = f" from row {found['row']:,} on ({found['place']})" if "row" in found else ""
     return f"differs in {name}{place}"
 
@@ -118,7 +118,7 @@ class HugeReport:
 
     @property
     def kind(self) -> Verdict:
-        """The verdict; incomplete if no size could be tried. Rules: CNF-2, CNF-53."""
+        """The verdict; incomplete if no size could be tried. Rules: CNF-2, CNF-125."""
         if any(case.wrong for case in self.cases):
             return Verdict.WRONG
         return Verdict.CONFORMS if any(case.tried for case in self.cases) else Verdict.INCOMPLETE

@@ -65,7 +65,7 @@ class KernelReport(Tally, KernelVerdict):
 
     @property
     def kind(self) -> Verdict:
-        """The verdict. Rules: CNF-2, CNF-9, CNF-23."""
+        """The verdict. Rules: CNF-2, CNF-118, CNF-23."""
         if self.findings or not (self.compared or self.unchecked):
             return Verdict.WRONG
         if not self.differing:

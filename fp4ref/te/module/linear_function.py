@@ -27,7 +27,7 @@ BEHIND_NORM = 5  # where the input is among what is saved, if a norm made it: th
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall) -> Any:
     """x [..., K], weight [N, K], bias [N] -> [..., N] in the call's type; sequence parallelism changes the first axis.
 
-    Rules: TEM-1, TEM-2, TEM-13, TEM-15, TEM-16, TEM-40.
+    Rules: TEM-1, TEM-56, TEM-2, TEM-13, TEM-15, TEM-16, TEM-40.
     """
     call.begin(x, weight, (bias,))
     return _Linear.apply(x, weight, bias, call)  # type: ignore[no-untyped-call]
