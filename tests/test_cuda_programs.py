@@ -186,6 +186,16 @@ def test_inputs_that_start_at_one_byte_are_a_kind_of_their_own(launched):
     assert len(programs._programs) == 2
 
 
+def test_the_same_arrays_in_other_places_are_a_kind_of_their_own(launched):
+    """Only those that are given have numbers and addresses, so that nothing else tells the two calls apart."""
+    x, y = torch.zeros((2, 3), dtype=torch.uint8), torch.zeros((2, 3), dtype=torch.uint8)
+    for inputs in ((x, y, None), (x, None, y)):
+        served = []
+        programs.serve("quantize", CALL, inputs, lambda served=served: served.append(1) or act((x, y)))
+        assert served
+    assert len(programs._programs) == 2
+
+
 @pytest.mark.parametrize("case", ["a copy", "a result of unknown origin"])
 def test_what_another_call_could_not_repeat_is_not_remembered(launched, case):
     x = torch.zeros(6)

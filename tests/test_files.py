@@ -330,6 +330,8 @@ HOSTILE_NPZ: dict[str, tuple[bytes, str]] = {
     "code": (one(b"{'descr': __import__('os'), 'fortran_order': False, 'shape': (1,), }\n"), "damaged"),
     "big-endian": (one(U1.replace(b"|u1", b">f4"), b"abcdefgh"), "little-endian"),
     "text array": (one(U1.replace(b"|u1", b"<U1"), b"abcdefgh"), "an array of strings"),
+    "text of many axes": (one(U1.replace(b"|u1", b"<U1").replace(b"2,", b"1," * 9999)), "9999 dimensions"),
+    "text without end": (one(U1.replace(b"|u1", b"<U1").replace(b"2", b"9" * 4000)), "a shape of more bytes"),
     "bad text": (one(TEXT, b"\xff\xff\xff\xff"), "damaged"),
     "not npy": (archive(("a.npy", b"hello, this is no array")), "not a .npy array"),
     "empty member": (archive(("a.npy", b"")), "damaged"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from fp4ref.arithmetic import ARITHMETIC, TE, register_arithmetic
 from fp4ref.catalogue import resolve
 from fp4ref.cli import main
 from fp4ref.conformance.families import cases
-from fp4ref.conformance.mistakes import MISTAKES, Mistake, Slot, kernel_of, known, register
+from fp4ref.conformance.mistakes import MISTAKES, Mistake, Slot, elsewhere, kernel_of, known, register
 from fp4ref.conformance.verdict.known_mistakes import effect, known_mistakes, mistake_named
 from fp4ref.errors import DomainError
 from fp4ref.kernels import INPUTS
@@ -195,3 +196,30 @@ def test_an_arithmetic_of_a_user_has_the_mistakes_of_the_functions_that_it_is_ma
         assert [each.name for each in known_mistakes(spec=spec)] == [each.name for each in known_mistakes(spec=NVFP4)]
     finally:
         ARITHMETIC.forget("acme.te")
+
+
+@pytest.mark.parametrize(
+    ("order", "wanted"),
+    [
+        (partial(elsewhere.clipped, 1), [1, 2, 3, 4, 4]),
+        (partial(elsewhere.clipped, -2), [0, 0, 0, 1, 2]),
+        (partial(elsewhere.inside, 2), [2, 3, 4, 3, 4]),
+        (partial(elsewhere.inside, -2), [0, 1, 0, 1, 2]),
+        (partial(elsewhere.around, -1), [4, 0, 1, 2, 3]),
+        (partial(elsewhere.exchanged, 1), [1, 0, 3, 2, 4]),
+        (partial(elsewhere.first_of, 2), [0, 0, 2, 2, 4]),
+        (partial(elsewhere.modulo, 3), [0, 1, 2, 0, 1]),
+    ],
+)
+def test_the_index_that_is_used_instead(order, wanted):
+    values = np.arange(10).reshape(5, 2)
+    assert elsewhere.taken(order, 0, values).tolist() == values[wanted].tolist()
+    assert elsewhere.taken(order, 1, values.T).tolist() == values.T[:, wanted].tolist()
+    assert elsewhere.taken(order, 0, values[:0]).shape == (0, 2)
+
+
+def test_what_is_past_the_last_whole_group_is_zero():
+    values = np.ones((5, 7), np.uint8)
+    assert elsewhere.cleared(2, 3, values).tolist() == [[1] * 6 + [0]] * 4 + [[0] * 7]
+    assert elsewhere.cleared(8, 1, values).tolist() == [[0] * 7] * 5
+    assert values.all()

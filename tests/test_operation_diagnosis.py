@@ -14,6 +14,7 @@ from fp4ref import hadamard
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance import families
 from fp4ref.conformance.diagnosis.operations import diagnose_operation
+from fp4ref.conformance.diagnosis.padding import paddings
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import runner
 from fp4ref.conformance.subjects.subject import Subject, expected_values, golden
@@ -223,3 +224,8 @@ def test_an_unexplained_dequantizer_costs_no_more_processor_time_than_it_may():
     found = diagnose_operation(declared, results)
     assert time.thread_time() - start < 12
     assert not found.explanations
+
+
+def test_padding_of_every_content_has_a_name_of_its_own():
+    found = list(paddings((0x01, 0x7F)))
+    assert len({one.name for one in found}) == len({one.text + str(one.corner) for one in found}) == len(found)

@@ -526,7 +526,7 @@ def test_rules_show_each_claim_in_one_line_with_its_subjects():
     assert {line.split()[0] for line in lines if "proved on" in line} <= {claim.split("/")[0] for claim in claims()}
 
 
-@pytest.mark.parametrize("claim", claims().values(), ids=lambda claim: claim.name)
-def test_a_claim_rests_on_claims_and_covers_code(claim):
-    assert set(claim.rests_on) <= claims().keys()
-    assert len(records.covered(claim.name)) > 1
+def test_a_claim_rests_on_claims_and_covers_code():
+    assert len(claims()) > 600
+    assert [claim.name for claim in claims().values() if not set(claim.rests_on) <= claims().keys()] == []
+    assert [name for name in claims() if len(records.covered(name)) <= 1] == []

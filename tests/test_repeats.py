@@ -325,6 +325,20 @@ def test_the_directions_of_other_arrays_come_without_a_record_of_them(directions
     assert api.quantize_again(torch._neg_view(x), *asked) is None
 
 
+@pytest.mark.parametrize("shape", [(48,), (3, 48), (2, 3, 16), (1, 1, 16), (0, 16)])
+def test_values_have_the_shape_of_the_tensor_in_each_call(shape):
+    x = np.linspace(-6, 6, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+    q = fp4ref.quantize(x, fp4ref.NVFP4, "both")
+    rows, columns = q.matrix
+    wanted = [fp4ref.dequantize(q, direction=name, backend="numpy") for name in ("row", "column")]
+    assert [each.shape for each in wanted] == [shape, (columns, rows)]
+    for _ in range(3):
+        for name, values in zip(("row", "column"), wanted, strict=True):
+            got = fp4ref.dequantize(q, direction=name)
+            assert got.shape == values.shape
+            assert got.tobytes() == values.tobytes()
+
+
 def test_a_result_that_is_moved_keeps_the_name_of_its_specification():
     mine = fp4ref.NVFP4.replace(name="vendor.mine")
     for spec in (fp4ref.NVFP4, mine, fp4ref.NVFP4):

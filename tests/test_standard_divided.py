@@ -43,8 +43,10 @@ QKV = "double_blocks.0.img_attn.qkv"
 
 @pytest.mark.rule("NUM-11")
 @pytest.mark.example("NUM-11")
-@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+@pytest.mark.parametrize("backend", ["numpy", "cpu", "torch"])
 def test_a_nan_passes_its_sign_on(backend):
+    if backend == "torch":
+        pytest.importorskip("torch")
     for spec, code, scale, sign in rows_of("NUM-11"):
         q = fp4ref.quantize(np.ones((1, 32), F), spec.strip("`"), backend="numpy")
         byte = int(code.strip("`"), 16)
@@ -83,6 +85,16 @@ def test_an_amax_of_nan_is_any_nan(spec):
                 continue
             with pytest.raises(AssertionError, match="amax"):
                 assert_conforms(kernel, spec, families=["nan"])
+
+
+@pytest.mark.rule("GLB-9")
+def test_an_amax_of_nan_is_wrong_where_it_is_a_number():
+    def kernel(x):
+        data, scales, amax = fp4ref.quantize(x, fp4ref.NVFP4, backend="numpy").row
+        return data, scales, np.full_like(amax, np.nan)
+
+    with pytest.raises(AssertionError, match="amax"):
+        assert_conforms(kernel, fp4ref.NVFP4, families=["normal"])
 
 
 @pytest.mark.rule("SPC-22")

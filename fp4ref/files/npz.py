@@ -154,8 +154,9 @@ class NpzFile(TensorFile):
             self._admit_text(name, self._contents(info, start).decode("utf-32-le").rstrip("\0"))
             return
         if kind[:1] == "U":
-            got = f"member {quoted(info.filename)}: an array of strings, {quoted(description)} {list(shape)}"
-            raise self.refused(got, "numbers, or one little-endian string, which is metadata")
+            got = misshapen("U8", shape) or f"an array of strings, {quoted(description)} {list(shape)}"
+            needed = "numbers, or one little-endian string, which is metadata"
+            raise self.refused(f"member {quoted(info.filename)}: {got}", needed)
         if kind not in TYPES or description[0] not in "<|=":
             needed = "numbers in little-endian order; objects (pickles) are never loaded"
             raise self.refused(f"member {quoted(info.filename)} of type {quoted(description)}", needed)
