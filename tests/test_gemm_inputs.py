@@ -62,7 +62,7 @@ def test_wrong_additions_are_caught_and_named(function, text):
 
 @pytest.mark.slow
 @pytest.mark.rule("GEM-5", "GEM-8", "GEM-15", "GEM-17", "GEM-18", "CNF-2")
-@pytest.mark.parametrize(("function", "text"), few([*named(RAGGED)][::2] + [*named(RAGGED)][1::2], 3))
+@pytest.mark.parametrize(("function", "text"), few([*named(RAGGED)][::2] + [*named(RAGGED)][1::2], 3, every=2))
 def test_what_is_wrong_in_a_tail_or_by_one_bit_is_caught_and_named(function, text):
     report = verdict(function, None)
     assert not report.ok

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fp4ref import formats, rules
+from fp4ref import formats, processors, rules
 from fp4ref.cli import main
 from fp4ref.errors import BackendError
 from fp4ref.formats import codec as codec_module
@@ -194,6 +195,16 @@ def test_claims_are_decided_side_by_side_until_an_interrupt():
     assert line.startswith("decision-key/golden: proved")
     assert said.endswith("1 proved, 2 not reached\n")
     assert run.returncode == 130
+
+
+def test_processes_that_start_together_share_the_processors(monkeypatch):
+    monkeypatch.setattr(processors, "count", lambda: 6)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "5")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for processes, share in ((1, "6"), (4, "1"), (9, "1")):
+        with processors.shared(processes):
+            assert (os.environ["OMP_NUM_THREADS"], os.environ["OPENBLAS_NUM_THREADS"]) == (share, "5")
+        assert "OMP_NUM_THREADS" not in os.environ
 
 
 @pytest.mark.rule("E2M1-1", "E2M1-3")
