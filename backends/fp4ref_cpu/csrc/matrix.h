@@ -68,12 +68,12 @@ inline void transpose(words8 (&x)[8])
 }
 
 // Eight words of 16 bits, and eight others, by turns.
-inline words8 beside_each_other(const unsigned short* low, const unsigned short* high)
+inline void beside_each_other(const unsigned short* low, const unsigned short* high, words8& to)
 {
     typedef unsigned short halves8 __attribute__((vector_size(16), may_alias));
     halves8 a, b;
     __builtin_memcpy(&a, low, 16), __builtin_memcpy(&b, high, 16);
-    return (words8)__builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+    to = (words8)__builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
 }
 
 // Element offsets along one axis: a stride, or a table.

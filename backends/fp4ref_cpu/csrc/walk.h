@@ -96,7 +96,7 @@ template <class Raw, class In, int LINES, int WIDTH> struct Tiles {
     {
         if constexpr (sizeof(word) == 2) {
             words8 pairs[8];
-            for (int p = 0; p < 8; ++p) pairs[p] = beside_each_other(columns[2 * p] + l, columns[2 * p + 1] + l);
+            for (int p = 0; p < 8; ++p) beside_each_other(columns[2 * p] + l, columns[2 * p + 1] + l, pairs[p]);
             transpose(pairs);
             for (int i = 0; i < 8; ++i) __builtin_memcpy(to.words[l + i] + c0, &pairs[i], 32);
         } else {
