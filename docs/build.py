@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from fp4ref import SPEC_VERSION, __version__, rules
+from fp4ref import SPEC_VERSION, __version__, processors, rules
 from fp4ref.explorer.page import html as explorer
 
 HERE = Path(__file__).resolve().parent
@@ -71,13 +71,13 @@ def main(out: Path, results: Path | None, site: Path | None) -> None:
     for old in (source, html, out / "explorer"):
         shutil.rmtree(old, ignore_errors=True)
     copy_pages(source)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(run, generators(source, results)))
-    write_explorer(out / "explorer", source)
-    run([*SPHINX, "-d", out / "doctrees", source, html])
-    run(["docs/generate/volume_1.py", html / "volume-1.html", *([html / "volume-1.pdf"] if browser() else [])])
-    if browser():
-        run(["docs/generate/printed.py", html / "cheat-sheet.pdf"])
+    html.mkdir(parents=True)
+    jobs = os.cpu_count() or 1
+    with processors.shared(jobs):
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(run, [*generators(source, results), *on_one_page(html)]))
+        write_explorer(out / "explorer", source)
+        run([*SPHINX, "-d", out / "doctrees", source, html])
     wrong = list(faults(html))
     if wrong:
         raise click.ClickException("\n".join(wrong))
@@ -110,6 +110,16 @@ def generators(source: Path, results: Path | None) -> list[list[object]]:
         ["docs/generate/field_layouts.py", source / "field-layouts.md"],
         ["docs/generate/performance.py", source / "performance.md", *([results] if results else [])],
         ["docs/generate/gallery.py", source / "gallery.md"],
+    ]
+
+
+def on_one_page(html: Path) -> list[list[object]]:
+    """Return the commands that write volume 1, and with a browser its PDF and that of the cheat sheet."""
+    if not browser():
+        return [["docs/generate/volume_1.py", html / "volume-1.html"]]
+    return [
+        ["docs/generate/volume_1.py", html / "volume-1.html", html / "volume-1.pdf"],
+        ["docs/generate/printed.py", html / "cheat-sheet.pdf"],
     ]
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fp4ref.errors import DomainError
+
+LIBRARIES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # what NumPy and torch read when they are imported
 
 
 def count() -> int:
@@ -15,3 +19,19 @@ def count() -> int:
             raise DomainError("threads", f"FP4REF_NUM_THREADS={text}", "a positive integer")
         return int(text)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def shared(processes: int) -> Iterator[None]:
+    """Give each of the processes that start meanwhile its share of the processors, unless the environment has limits.
+
+    Threads of NumPy and torch that wait for each other take the time of those that work.
+    """
+    share = str(max(count() // processes, 1))
+    added = {name: share for name in LIBRARIES if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import shutil
 import signal
 import sys
@@ -183,11 +184,22 @@ def real_model_path() -> Path:
 
 
 @pytest.fixture(scope="session")
-def rules_of_the_checkout() -> Any:
-    """All rules of the tree that these tests belong to, and who cites them; to read them takes seconds."""
+def rules_of_the_checkout(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """All rules of the tree that these tests belong to, and who cites them; to read them takes seconds.
+
+    The first worker of pytest-xdist that needs them reads them for all.
+    """
     from fp4ref import rules
 
-    return rules.read()
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
+        return rules.read()
+    kept = tmp_path_factory.getbasetemp().parent / "rules.pickle"
+    if not kept.exists():
+        mine = kept.with_name(f"rules.{worker}")
+        mine.write_bytes(pickle.dumps(rules.read()))
+        mine.replace(kept)
+    return pickle.loads(kept.read_bytes())
 
 
 @pytest.fixture

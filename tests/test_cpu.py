@@ -180,9 +180,18 @@ def test_dequantize_every_code_under_every_scale(spec, amax):
 @pytest.mark.rule("GLB-1", "GLB-2", "GLB-3", "GLB-5", "GLB-6", "MXS-1", "MXS-2", "MXS-3", "MXS-4", "MXS-5", "PACK-2")
 @pytest.mark.rule("FOS-1", "FOS-2", "FOS-3", "FOS-4", "FOS-5", "FOS-6", "SR-2", "SR-3", "LAY-5", "LAY-10", "HAD-4")
 @pytest.mark.parametrize("spec", by_parts(OURS, NATIVE), ids=lambda spec: spec.name)
-@settings(max_examples=12)
-@given(data=st.data())
-def test_every_native_spec_is_the_models(spec, data):
+def test_every_native_spec_is_the_models(spec):
+    """A peer has fewer examples: others have all of its parts but one or two."""
+
+    @settings(max_examples=12 if spec in OURS else 6)
+    @given(data=st.data())
+    def any_tensor(data):
+        as_the_model(spec, data)
+
+    any_tensor()
+
+
+def as_the_model(spec, data):
     dtype = data.draw(st.sampled_from(dtypes_of(spec)))
     small = shapes(33, 33) | st.sampled_from([(17, 530), (530, 17), (5, 1040), (130, 70)])
     x = data.draw(matrices(spec.block, spec.element.format, dtype=dtype, shape=small, finite=False))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import fp4ref
+from trees import tree
 
 PACKAGE = Path(fp4ref.__file__).parent
 KIT = PACKAGE / "conformance"
@@ -164,9 +165,9 @@ ALLOWED_ELSEWHERE = {
 }
 
 
-def decisions(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, int]]:
+def decisions(top: ast.AST, owner: str = "") -> Iterator[tuple[str, int]]:
     """Yield the functions, and the lines, in which a text is cut, matched, or looked for in a name."""
-    for node in ast.iter_child_nodes(tree):
+    for node in ast.iter_child_nodes(top):
         if _cuts(node):
             yield owner, node.lineno  # type: ignore[attr-defined]
         scope = f"{owner}.{node.name}".lstrip(".") if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else owner
@@ -198,7 +199,7 @@ def found() -> dict[str, list[str]]:
     places: dict[str, list[str]] = {}
     for path in sorted(KIT.rglob("*.py")):
         module = ".".join(path.relative_to(KIT).with_suffix("").parts).removesuffix(".__init__")
-        for function, line in decisions(ast.parse(path.read_text("utf-8"))):
+        for function, line in decisions(tree(path)):
             places.setdefault(f"{module}:{function}", []).append(f"{path.name}:{line}")
     return places
 
@@ -224,7 +225,7 @@ def found_elsewhere() -> dict[str, list[str]]:
         for path in sorted(path for path in root.rglob("*.py") if KIT not in path.parents):
             parts = path.relative_to(PACKAGE.parent if root == PACKAGE else root).with_suffix("").parts
             module = ".".join(parts).removesuffix(".__init__")
-            for function, line in decisions(ast.parse(path.read_text("utf-8"))):
+            for function, line in decisions(tree(path)):
                 places.setdefault(f"{module}:{function}", []).append(f"{path.name}:{line}")
     return places
 

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import json
 import platform
-import subprocess
 import sys
 from importlib.util import find_spec
 
 import pytest
 from click.testing import CliRunner
 
+import forked
 import fp4ref
 from fp4ref import registry
 from fp4ref.cli import main
@@ -100,7 +100,7 @@ def test_refuses_a_machine_that_flushes(flush: Flush, what: str, monkeypatch) ->
 
 
 def flushed(prelude: str) -> dict:
-    run = subprocess.run([sys.executable, "-c", prelude + DOCTOR], capture_output=True, text=True, check=False)
+    run = forked.start(["-c", prelude + DOCTOR])()
     report = json.loads(run.stdout)
     assert run.returncode == (0 if report["healthy"] else 1)
     return report["flush"]

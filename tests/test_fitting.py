@@ -50,8 +50,9 @@ def tried(spec, multiple, direction="row", dtypes=("bfloat16",)):
     ],
 )
 def test_every_family_applies_at_every_multiple(spec, direction):
+    """At every multiple for NVFP4; for the others at one, rows at the largest, columns at a small one."""
     every, _ = tried(spec, (1, 1), direction)
-    for multiple in MULTIPLES[1::3] if spec in STANDARD[1:] else (*MULTIPLES, (48, 80)):
+    for multiple in MULTIPLES[1 + 3 * (direction == "row") :][:1] if spec in STANDARD[1:] else (*MULTIPLES, (48, 80)):
         some, left = tried(spec, multiple, direction)
         assert set(some) == set(every)
         assert {name.split("/")[1] for name in left} <= {"1"}, left  # the vector, which has one row

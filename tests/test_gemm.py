@@ -111,7 +111,7 @@ def operands(draw, names: str, specials: bool):
 @pytest.mark.usefixtures("compiled_for_this_file")
 @pytest.mark.rule("GEM-1", "GEM-2", "GEM-3", "GEM-4", "GEM-5", "GEM-6", "GEM-7", "GEM-8", "GEM-9", "LAY-6")
 @pytest.mark.parametrize("names", PAIRS)
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(data=st.data(), specials=st.booleans(), dtype=st.sampled_from(sorted(BINARY)), added=st.booleans())
 def test_every_backend_computes_what_the_oracle_does(names, data, specials, dtype, added):
     a, b = data.draw(operands(names, specials))
@@ -545,7 +545,7 @@ OTHER = fp4ref.NVFP4.replace(name="other-signs", hadamard=fp4ref.Hadamard(signs=
     [
         (
             NV,
-            fp4ref.quantize(X[:, :16], "nvfp4"),
+            fp4ref.quantize(X[:, :16], "nvfp4", backend="numpy"),
             {},
             fp4ref.ShapeError,
             r"a row \[32, 32\] and b row \[32, 16\].*GEM-22",
@@ -557,7 +557,7 @@ OTHER = fp4ref.NVFP4.replace(name="other-signs", hadamard=fp4ref.Hadamard(signs=
         (NV, NV, {"directions": ("column", "row")}, fp4ref.DomainError, r"a \(nvfp4\) without its column direction"),
         (NV, RHT, {"directions": ("row", "column")}, fp4ref.DomainError, "a nvfp4 row not transformed.*0xd7e8.*GEM-10"),
         (
-            fp4ref.quantize(X.astype(ml_dtypes.bfloat16), OTHER, "column"),
+            fp4ref.quantize(X.astype(ml_dtypes.bfloat16), OTHER, "column", backend="numpy"),
             RHT,
             {"directions": ("column", "column")},
             fp4ref.DomainError,
@@ -587,14 +587,14 @@ OTHER = fp4ref.NVFP4.replace(name="other-signs", hadamard=fp4ref.Hadamard(signs=
         ),
         (
             NV,
-            fp4ref.quantize(X, "compressed_tensors.nvfp4"),
+            fp4ref.quantize(X, "compressed_tensors.nvfp4", backend="numpy"),
             {},
             fp4ref.DomainError,
             "order of compressed-tensors.*GEM-59",
         ),
         (
             NV,
-            fp4ref.quantize(X, fp4ref.NVFP4.replace(name="bare", global_scale="none")),
+            fp4ref.quantize(X, fp4ref.NVFP4.replace(name="bare", global_scale="none"), backend="numpy"),
             {},
             fp4ref.DomainError,
             "a nvfp4 and b bare: a global scale True and False.*GEM-58",

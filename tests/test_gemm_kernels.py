@@ -11,6 +11,7 @@ import pytest
 
 import fp4ref
 import fp4ref.testing
+from accepted_once import accepted_once
 from commands import folder_with, printed
 from fp4ref.conformance.families.products import cases as products
 from fp4ref.conformance.subjects.subject import Subject
@@ -120,6 +121,9 @@ def smaller(monkeypatch):
     monkeypatch.setattr(
         products, "FAMILIES", {name: products.ProductFamily(few, f.reason, f.rules) for name, f in make.items()}
     )
+
+
+once = accepted_once()
 
 
 def verdict(function, spec="nvfp4", families=FAMILIES):

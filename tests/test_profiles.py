@@ -160,7 +160,7 @@ def test_python_reference_differs_in_minus_zero_and_nan() -> None:
         pytest.param("nvfp4", "nvfp4-rht", {InputKind.ORDINARY}, marks=pytest.mark.heavy),
         ("mxfp4", "torchao.mxfp4_floor", {InputKind.ORDINARY, InputKind.NAN_INF}),
         ("mxfp8-e4m3", "te.mxfp8_cast_only", {InputKind.MINUS_ZERO}),
-        ("mxfp4", "nvfp4", {InputKind.ORDINARY}),
+        pytest.param("mxfp4", "nvfp4", {InputKind.ORDINARY}, marks=pytest.mark.heavy),
         pytest.param("mxfp4", "mxfp8-e4m3", {InputKind.ORDINARY}, marks=pytest.mark.heavy),
         ("nvfp4-rht", "te.rht_fused", {InputKind.NAN_INF}),
         ("te.cpp_test_oracle", "nvfp4", {InputKind.EXTREME}),

@@ -5,7 +5,9 @@ import io
 import itertools
 import json
 import time
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from covering import few
 from fp4ref import registry
 from fp4ref.conformance.selfcheck import implementations as selfcheck
 from fp4ref.conformance.selfcheck.report import KEPT, SelfCheckReport
-from fp4ref.conformance.selfcheck.trials import trials
+from fp4ref.conformance.selfcheck.trials import BackendTrial, trials
 from fp4ref.conformance.vectors import files as vectors
 from fp4ref.errors import BackendError, DomainError, Fp4Error
 from fp4ref.formats import E2M1, Codec, Rounding
@@ -28,12 +30,40 @@ pytestmark = pytest.mark.slow
 GOLDEN = selfcheck.GOLDEN
 
 
+class Seen(NamedTuple):
+    """What a trial was made for, and a hash of its tensor."""
+
+    id: str
+    spec: str
+    dtype: str
+    direction: str
+    scale_layout: str
+    x: int
+
+
+def seen_in(made: Iterator[BackendTrial], seen: list[Seen]) -> Iterator[BackendTrial]:
+    for trial in made:
+        case = trial.case
+        place = case.spec.name, case.x.dtype.name, case.direction, trial.scale_layout
+        seen.append(Seen(trial.id, *place, hash(case.x.tobytes())))
+        yield trial
+
+
 @pytest.fixture(scope="module", params=[11, pytest.param(1, marks=pytest.mark.release)])
-def report(request):
-    """The report of all vectors and of every so many trials; CI runs `fp4ref verify`, which is all of them."""
+def reported(request):
+    """The report of all vectors and of every so many trials, and all trials: they are made once.
+
+    CI runs `fp4ref verify`, which is all of them.
+    """
+    seen: list[Seen] = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(selfcheck, "trials", lambda: itertools.islice(trials(), 0, None, request.param))
-        return selfcheck.run(["numpy"])
+        patched.setattr(selfcheck, "trials", lambda: itertools.islice(seen_in(trials(), seen), 0, None, request.param))
+        return selfcheck.run(["numpy"]), seen
+
+
+@pytest.fixture
+def report(reported):
+    return reported[0]
 
 
 @pytest.fixture
@@ -100,18 +130,18 @@ def test_every_standard_rule_of_bytes_has_a_row(report):
         assert {"HAD-2", "LAY-3", "LAY-4", "LAY-5", "SR-2", "FOS-6", "DEQ-1", "DEQ-2"} <= rows
 
 
-def test_aimed_cases_cover_types_directions_layouts_and_are_the_same_every_time():
-    once = list(trials())
-    again = list(itertools.islice(trials(), len(once) // 3))  # of some specifications, in all families
-    assert {trial.case.x.dtype.name for trial in once} == {"float32", "bfloat16", "float16"}
-    assert {(trial.case.direction, trial.scale_layout) for trial in once} == {
+def test_aimed_cases_cover_types_directions_layouts_and_are_the_same_every_time(reported):
+    _, once = reported
+    again: list[Seen] = []
+    for _ in itertools.islice(seen_in(trials(), again), len(once) // 3):  # of some specifications, in all families
+        pass
+    assert {trial.dtype for trial in once} == {"float32", "bfloat16", "float16"}
+    assert {(trial.direction, trial.scale_layout) for trial in once} == {
         (direction, layout) for direction in ("row", "column") for layout in selfcheck_layouts()
     }
     assert len({trial.id for trial in once}) == len(once)
-    assert [(trial.id, trial.case.x.tobytes()) for trial in once[: len(again)]] == [
-        (trial.id, trial.case.x.tobytes()) for trial in again
-    ]
-    assert len({trial.case.spec.name for trial in again}) > 1
+    assert again == once[: len(again)]
+    assert len({trial.spec for trial in again}) > 1
 
 
 def selfcheck_layouts() -> set[str]:
@@ -159,10 +189,17 @@ def ties_away(encode):
     return wrong
 
 
+@pytest.fixture(scope="module")
+def with_ties_away():
+    """The report of a golden model whose ties go away from zero."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Codec, "encode", ties_away(Codec.encode))
+        return selfcheck.run([])
+
+
 @pytest.mark.rule("E2M1-3")
-def test_a_wrong_tie_rule_is_seen_in_the_right_row(monkeypatch):
-    monkeypatch.setattr(Codec, "encode", ties_away(Codec.encode))
-    found = selfcheck.run([])
+def test_a_wrong_tie_rule_is_seen_in_the_right_row(with_ties_away):
+    found = with_ties_away
     assert not found.ok
     assert "E2M1-3" in failing(found, GOLDEN)
     assert {"E4M3-2", "E8M0-2", "PACK-1", "LAY-3", "DEQ-1"} & failing(found, GOLDEN) == set()
@@ -183,9 +220,8 @@ def test_another_order_of_operations_is_seen(monkeypatch):
     assert not {"MXS-1", "E2M1-3", "DEQ-1"} & failing(found, GOLDEN)
 
 
-def test_failures_name_input_expected_and_got(monkeypatch):
-    monkeypatch.setattr(Codec, "encode", ties_away(Codec.encode))
-    failure = next(f for f in selfcheck.run([]).failures if f.id.startswith("encode:"))
+def test_failures_name_input_expected_and_got(with_ties_away):
+    failure = next(f for f in with_ties_away.failures if f.id.startswith("encode:"))
     assert failure.subject == GOLDEN
     assert failure.first.input == "3e800000 (0.25)"
     assert (failure.first.expected, failure.first.got) == ("00", "01")
@@ -301,7 +337,7 @@ def test_a_broken_backend_fails_the_right_rules(monkeypatch, operations, rules, 
     assert text(found)
 
 
-@pytest.mark.usefixtures("few_cases")
+@pytest.mark.usefixtures("golden_once")
 @pytest.mark.rule("CNF-3")
 def test_unspecified_padding_may_hold_anything(monkeypatch):
     register(monkeypatch, **changed(dirty_unspecified_padding))
@@ -327,7 +363,7 @@ def test_a_named_backend_that_cannot_run_is_an_error(monkeypatch):
         selfcheck.run(["nothing"])
 
 
-@pytest.mark.usefixtures("few_cases")
+@pytest.mark.usefixtures("golden_once")
 @pytest.mark.rule("CNF-5")
 def test_other_backends_that_cannot_run_are_listed(monkeypatch):
     use(monkeypatch, absent("cuda"))
@@ -338,7 +374,7 @@ def test_other_backends_that_cannot_run_are_listed(monkeypatch):
     assert "cuda: not available: no driver here" in text(found)
 
 
-@pytest.mark.usefixtures("few_cases")
+@pytest.mark.usefixtures("golden_once")
 def test_what_a_backend_does_not_serve_is_counted_apart(monkeypatch):
     part = SimpleNamespace(quantize=backend.quantize)
     only = Backend(
@@ -356,7 +392,7 @@ def test_what_a_backend_does_not_serve_is_counted_apart(monkeypatch):
 
 
 @pytest.mark.rule("CNF-1", "CNF-5")
-@pytest.mark.usefixtures("few_cases")
+@pytest.mark.usefixtures("golden_once")
 def test_layouts_types_and_operations_that_a_backend_refuses_are_counted_apart(monkeypatch):
     def refused(call):
         narrow = call.operation == "dequantize" and call.to != "float32"
@@ -373,7 +409,7 @@ def test_layouts_types_and_operations_that_a_backend_refuses_are_counted_apart(m
     assert found.tests["part"] > 200
 
 
-@pytest.mark.usefixtures("few_cases")
+@pytest.mark.usefixtures("golden_once")
 def test_a_backend_that_compiles_sees_all_calls_once_in_a_rehearsal(monkeypatch):
     seen, said, rehearsing = {True: [], False: []}, [], [False]
 
@@ -401,7 +437,7 @@ def test_a_backend_that_compiles_sees_all_calls_once_in_a_rehearsal(monkeypatch)
     assert set(seen[True]) == set(seen[False])
 
 
-@pytest.mark.usefixtures("few_cases")
+@pytest.mark.usefixtures("golden_once")
 def test_a_backend_that_serves_nothing_does_not_pass(monkeypatch):
     nothing = Backend(name="nothing", load=SimpleNamespace, operations=(), unsupported=lambda call: ["nothing"])
     use(monkeypatch, nothing)

@@ -7,14 +7,13 @@ import io
 import json
 import re
 import struct
-import subprocess
-import sys
 import zipfile
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+import forked
 import fp4ref
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.conformance.dumps.files import read_dump
@@ -257,10 +256,10 @@ def test_what_is_imported_before_a_name_is_unknown(tmp_path):
     module = tmp_path / "chosen_rows.py"
     text = f"import fp4ref\nfp4ref.register(fp4ref.Layout({name!r}, 'm(*) k(*): k0 m0'), source='a test')\n"
     module.write_text(text, "utf-8")
-    command = [sys.executable, "-m", "fp4ref", "layouts", "where", name, "1,0", "--shape", "2x2"]
-    with_it = subprocess.run([*command, "--import", str(module)], capture_output=True, text=True, check=False)
+    command = ["fp4ref", "layouts", "where", name, "1,0", "--shape", "2x2"]
+    with_it = forked.run([*command, "--import", str(module)], tmp_path)
     assert (with_it.returncode, found, nothing) == (0, "found", chosen), with_it.stderr
-    without = subprocess.run(command, capture_output=True, text=True, check=False)
+    without = forked.run(command, tmp_path)
     assert (without.returncode, "Traceback" in without.stderr) == (2, False)
     assert f"unknown name '{name}', need a registered one" in without.stderr
     assert error == "an error that lists registered names"

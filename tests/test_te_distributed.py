@@ -737,9 +737,10 @@ def examples_of_gathering(rank: int, size: int) -> None:
 
 def main(size: int, folder: Path) -> None:
     """Run a group of processes, forked when all that they import is imported: that takes longer than most cases."""
-    import torch.distributed  # noqa: F401
+    import torch.distributed.device_mesh
+    import torch.distributed.fsdp  # noqa: F401
 
-    import fp4ref.te.sharded  # noqa: F401
+    from fp4ref import rules  # noqa: F401
 
     ranks = []
     for rank in range(size):

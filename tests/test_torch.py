@@ -217,9 +217,18 @@ def test_every_code_under_every_scale(spec):
 @pytest.mark.rule("BLK-11", "GLB-1", "GLB-2", "GLB-3", "GLB-5", "GLB-6", "MXS-1", "MXS-2", "MXS-3", "MXS-4", "MXS-5")
 @pytest.mark.rule("FOS-1", "FOS-2", "FOS-3", "FOS-4", "FOS-5", "FOS-6", "SR-2", "LAY-5", "LAY-10", "HAD-4", "PACK-2")
 @pytest.mark.parametrize("spec", by_parts((*STANDARD, *OURS), NATIVE), ids=lambda spec: spec.name)
-@settings(max_examples=8)
-@given(data=st.data())
-def test_every_native_spec_is_the_models(spec, data):
+def test_every_native_spec_is_the_models(spec):
+    """A peer has fewer examples: others have all of its parts but one or two."""
+
+    @settings(max_examples=8 if spec in (*STANDARD, *OURS) else 4)
+    @given(data=st.data())
+    def any_tensor(data):
+        as_the_model(spec, data)
+
+    any_tensor()
+
+
+def as_the_model(spec, data):
     dtypes = (BFLOAT16,) if spec.hadamard else DTYPES
     small = shapes(33, 33) | st.sampled_from([(17, 130), (130, 17), (5, 440)])
     x = data.draw(
@@ -239,7 +248,9 @@ def test_every_native_spec_is_the_models(spec, data):
 @pytest.mark.rule("NUM-2", "BLK-2", "GLB-3")
 @pytest.mark.parametrize("spec", by_parts((*STANDARD, *OURS), NATIVE), ids=lambda spec: spec.name)
 def test_special_values(spec):
-    for dtype in (BFLOAT16,) if spec.hadamard else DTYPES:
+    """In all types, those of a peer in one of them; peers take turns."""
+    ours = spec in (*STANDARD, *OURS)
+    for dtype in (BFLOAT16,) if spec.hadamard else DTYPES if ours else DTYPES[NATIVE.index(spec) % 3 :][:1]:
         x = mixed(dtype=dtype)
         for rows in (slice(None), slice(0, 4), slice(6, 8), slice(3, 4)):  # all; without NaN and Inf; zeros alone
             part = np.tile(x[rows], (16, 1)) if spec.hadamard else x[rows]

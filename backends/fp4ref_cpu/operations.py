@@ -66,9 +66,9 @@ def _texts(call: Call) -> Iterator[str]:
         if spec.global_scale is not Granularity.NONE:
             yield bounding_text(text(maximum(spec)), call.source)
     elif call.operation == "dequantize":
-        spec = call.required.replace(hadamard=None)
+        spec = decoding(call.required.replace(hadamard=None))
         source = call.source if fp4ref_numerics.narrows(spec) else "float32"
-        yield dequantizing_text(text(decoding(spec)), source, call.to)
+        yield dequantizing_text(text(spec), source, call.to)
     elif call.multiplies:
         specs = call.required, call.spec_b or call.required
         yield gemm.multiplying_text(*specs)

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 import fp4ref_numerics
 from fp4ref import arrays
+from fp4ref.arithmetic import OCP_FLOOR
 from fp4ref.errors import ShapeError
 from fp4ref.formats import Codec
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import LINEAR
 from fp4ref.quantized import DirectionData
 from fp4ref.registry import Call
-from fp4ref.spec import Amax, Block, FourOverSix, Spec
+from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Spec
 from fp4ref_cpu import threads
 from fp4ref_cpu.build import functions
 from fp4ref_cpu.maps import Map, lowered, write_padding
@@ -95,8 +96,9 @@ def _decoder(call: Call) -> Callable[..., None]:
         spec = without_hadamard(spec)
     if spec.hadamard and shape[1] % POINTS:
         raise ShapeError("dequantize", f"hadamard of {shape[1]} rows", f"a multiple of {POINTS}", "HAD-9")
-    read = call.source if fp4ref_numerics.narrows(spec) else "float32"
-    native = _dequantizer(text(decoding(spec)), read, call.to)
+    decoded = decoding(spec)
+    read = call.source if fp4ref_numerics.narrows(decoded) else "float32"
+    native = _dequantizer(text(decoded), read, call.to)
     order = lowered(call.layout, shape[0], -(-shape[1] // spec.block.columns))
 
     def decode(codes: int | None, scales: int | None, amax: int | None, values: NDArray[Any]) -> None:
@@ -147,6 +149,7 @@ def decoding(spec: Spec) -> Spec:
     search = spec.four_over_six
     return dataclasses.replace(
         spec,
+        arithmetic=OCP_FLOOR if spec.global_scale is Granularity.NONE else spec.arithmetic,  # which then has no part
         element=Codec(format=spec.element.format, nan=(0, 0)),
         scale=Codec(format=spec.scale.format, rounding=spec.scale.rounding, nan=(0, 0)),
         block=Block(1, spec.block.columns),

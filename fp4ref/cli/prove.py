@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 
+from fp4ref import processors
 from fp4ref.cli.common import console
 from fp4ref.conformance.run.machine import cuda_devices
 from fp4ref.errors import BackendError, UnknownNameError
@@ -178,7 +179,7 @@ def _replays(chosen: list[ProofClaim], jobs: int, record: bool, quiet: bool) -> 
         for claim in chosen:
             yield _replay(claim.name, record, quiet)
         return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+    with processors.shared(jobs), ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         try:
             yield from pool.map(partial(_replay, record=record, quiet=True), [claim.name for claim in chosen])
         except BaseException:

@@ -27,5 +27,6 @@ def calls_of_the_standard() -> Iterator[Call]:
         for source in ("bfloat16",) if spec.hadamard else TYPES:
             yield Call("quantize", spec, source, "column" if spec.hadamard else "row")
             yield from (Call("dequantize", spec, source, to=to) for to in TYPES)
-    for spec in (fp4ref.NVFP4, fp4ref.MXFP4, fp4ref.MXFP8_E4M3):
+    multiplied = fp4ref.NVFP4, fp4ref.NVFP4_ROW_SCALED, fp4ref.MXFP4, fp4ref.MXFP8_E4M3, fp4ref.MXFP8_E5M2
+    for spec in multiplied:
         yield from (Call(operation, spec, spec_b=spec) for operation in ("gemm_exact", "gemm_fast"))

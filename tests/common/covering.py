@@ -67,13 +67,20 @@ def by_parts(
     ]
 
 
-def few(values: Sequence[Any], count: int) -> list[Any]:
-    """Return values of parameters, of which all but the first are heavy: they are of kinds that the first ones show."""
+def few(values: Sequence[Any], count: int, every: int = 1) -> list[Any]:
+    """Return values of parameters, of which all but the first are heavy: they are of kinds that the first ones show.
+
+    every: of the heavy ones CI runs each second, third and so on; the others wait for a release.
+    """
     each = [
         value if hasattr(value, "marks") else pytest.param(*(value if isinstance(value, tuple) else (value,)))
         for value in values
     ]
-    return each[:count] + [value._replace(marks=[*value.marks, pytest.mark.heavy]) for value in each[count:]]
+    others = (
+        value._replace(marks=[*value.marks, pytest.mark.heavy, *[pytest.mark.release] * bool(place % every)])
+        for place, value in enumerate(each[count:])
+    )
+    return [*each[:count], *others]
 
 
 def heavy_or_release(names: Iterable[str], heavy: Iterable[str]) -> Any:

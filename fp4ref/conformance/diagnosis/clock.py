@@ -20,6 +20,14 @@ class Clock:
             self._read, self._looked = time.thread_time(), now
         return self._read
 
+    def passed(self, end: float) -> bool:
+        """Return True after a processor time, which is asked for only once as many seconds went by on any clock."""
+        now = time.perf_counter()
+        if self._read + (now - self._looked) <= end:
+            return False
+        self._read, self._looked = time.thread_time(), now
+        return self._read > end
+
 
 processor_time = Clock()
 
@@ -41,5 +49,5 @@ class Deadline:
 
     def __call__(self) -> None:
         """Raise OutOfTimeError if the time is over."""
-        if processor_time() > self._end:
+        if processor_time.passed(self._end):
             raise OutOfTimeError

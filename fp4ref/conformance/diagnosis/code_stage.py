@@ -15,7 +15,7 @@ from fp4ref.conformance.diagnosis.measured.order import element_orders
 from fp4ref.conformance.diagnosis.measured.stages import element_boundaries
 from fp4ref.conformance.diagnosis.scale_stage import Tick, given_amax, given_scales, with_each
 from fp4ref.conformance.mistakes import MISTAKES
-from fp4ref.conformance.mistakes.data_readers import DATA_READERS, HIGH_FIRST, LOW_FIRST, DataReader
+from fp4ref.conformance.mistakes.data_readers import ALL_DATA_READERS, HIGH_FIRST, LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.kernel import ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.record import Mistake
 from fp4ref.conformance.mistakes.sides import code_side
@@ -47,7 +47,7 @@ def explained_codes(found: Hypothesis, parts: Sequence[Part], tick: Tick, *, mea
 
     result: list[Hypothesis] = []
     for changed in with_each(found, known):
-        alive = written(changed, [LOW_FIRST, *DATA_READERS])
+        alive = written(changed, ALL_DATA_READERS)
         result += [changed.reading(data=reader) for reader in alive]
         if changed is found and alive:
             break

@@ -12,7 +12,8 @@ first, and the rules for special values are looked for afterwards.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.marks import Marked, Tier
+from fp4ref.conformance.diagnosis.read_parts import ReadPart
 from fp4ref.conformance.diagnosis.readings import FAILURES
 from fp4ref.conformance.diagnosis.special_input import Special
-from fp4ref.conformance.judge.compare import unequal
-from fp4ref.conformance.mistakes.data_readers import ABSENT, LOST, LOW_FIRST, DataReader
+from fp4ref.conformance.mistakes.data_readers import LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.places import Place
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader
@@ -32,11 +33,13 @@ from fp4ref.formats import Codes, F, Floats
 from fp4ref.specs import OWN
 
 Bools = NDArray[np.bool_]
+STRICT = frozenset(OWN)  # specifications of which every bit of a maximum counts
 
 
 SMALL = 1 << 13  # elements of a piece on which hypotheses are tried first
 LARGE = 1 << 22  # elements of a case of which a kernel that needs the whole is asked
 WHOLE = 1 << 25  # elements of the largest case that an explanation which needs the whole is compared with
+KEPT = 8  # kernels of which it is remembered that they make a case
 STEP = 128  # rows and columns at whose multiples a piece begins, if whole blocks end there
 
 
@@ -49,6 +52,8 @@ class Item(Marked):
     def __init__(self, *given: Any, call: int = 0, **options: Any) -> None:
         super().__init__(*given, **options)
         self.call = call
+        self._right: deque[tuple[Kernel, str, str]] = deque(maxlen=KEPT)
+        self.told: tuple[Floats, bool, bool] | None = None  # maxima that were compared last, and whether they are right
         self._tried: tuple[Kernel, ScaleSide | None] | None = None
         self._coded: tuple[Kernel, ScaleSide, Codes] | None = None
 
@@ -57,18 +62,50 @@ class Item(Marked):
         """True if the candidate's bytes are the specification's, padding and spare nibbles left out."""
         return self.matches(self.kernel, DECLARED, LOW_FIRST, tier=True)
 
+    def made_amax(self, kernel: Kernel) -> bool:
+        """Return True if a kernel's own maxima, bit for bit, are those that the candidate returns."""
+        if self.amax is None or kernel.placed or kernel.other is not None:
+            return False
+        try:
+            made = self.exhibit.amax(kernel)
+        except FAILURES:
+            return False
+        return made is not None and made[0].shape == self.amax.shape and made[0].tobytes() == self.amax.tobytes()
+
+    @cached_property
+    def own_amax(self) -> Callable[..., Floats]:
+        """The function that gives the candidate's maxima in place of a kernel's."""
+        assert self.amax is not None
+        own = self.amax
+        return lambda values, keep_nan, by_row: own
+
     def inside(self, place: Place) -> Item | None:
         """Return the case as far as it is inside a place; None if nothing of it is."""
         found = Item.__new__(Item)
-        vars(found).update(vars(self), within=place, _marks={})
+        vars(found).update(vars(self), within=place, _marks={}, _right=deque(maxlen=KEPT))
         for name in ("_inside", "equal", "wrong"):
             vars(found).pop(name, None)
         return found if found._inside.any() else None
 
     def matches(self, kernel: Kernel, scales: ScaleReader, data: DataReader, tier: Tier) -> bool:
-        """Return True if a kernel makes the candidate's bytes, of the whole case."""
+        """Return True if a kernel makes the candidate's bytes of the whole case, and so those of every tier."""
         if kernel.whole and self.size > WHOLE:
             return False
+        made = kernel, scales.name, data.name
+        if any(known[0] is kernel and known[1:] == made[1:] for known in self._right):
+            return True
+        if tier is True or self.size > SMALL:
+            right = self._matches(kernel, scales, data, tier)
+        elif self._matches(kernel, scales, data, True):
+            right, tier = True, True
+        else:
+            right = self._matches(kernel, scales, data, tier)
+        if right and tier is True:
+            self._right.append(made)
+        return right
+
+    def _matches(self, kernel: Kernel, scales: ScaleReader, data: DataReader, tier: Tier) -> bool:
+        """Return True if a kernel makes the candidate's bytes of a tier, in slices of rows of a large case."""
         step = math.lcm(STEP, self.spec.block.rows)
         rows = self.rows if kernel.whole else max(LARGE // 4 // max(self.columns, 1) // step, 1) * step
         slices = [slice(row, row + rows) for row in range(0, self.rows, rows)] if 0 < rows < self.rows else [EVERY]
@@ -90,7 +127,7 @@ class Item(Marked):
         if kernel is self.kernel and side is self.base:
             return self.base_codes
         if self._coded is None or self._coded[0] is not kernel or self._coded[1] is not side:
-            self._coded = kernel, side, code_side(kernel, side)
+            self._coded = kernel, side, code_side(kernel, side, self.exhibit)
         return self._coded[2]
 
     def made(self, kernel: Kernel) -> tuple[bytes, bytes] | None:
@@ -157,30 +194,12 @@ class Item(Marked):
         return int(np.count_nonzero(self.wrong)) if maxima else self.wrong.size
 
 
-class Part:
+class Part(ReadPart):
     """Some rows and columns of a case, on which hypotheses are tried."""
 
     def __init__(self, item: Item, rows: slice, columns: slice, tier: Tier) -> None:
-        self.item, self.rows, self.columns = item, rows, columns
-        width = item.spec.block.columns
-        self.across = EVERY if columns == EVERY else slice(columns.start // width, -(-columns.stop // width))
-        marks = item.marks(tier)
-        self.whole = rows == EVERY and columns == EVERY
-        self.blocks = None if marks is None else marks.blocks[rows, self.across]
-        self.elements = None if marks is None else marks.elements[rows, columns]
-        self.amax = marks is None or marks.amax
-
-    @property
-    def declared_scales(self) -> Codes | None:
-        """The candidate's scale bytes [rows, blocks] of the part, read where they are declared to be."""
-        got = self.item.scales(DECLARED)
-        return None if got is None else got[self.rows, self.across]
-
-    @property
-    def count(self) -> int:
-        """The number of blocks in the part."""
-        down, across = range(self.item.rows)[self.rows], range(self.item.blocks)[self.across]
-        return len(down) * len(across)
+        super().__init__(item, rows, columns, tier)
+        self.item = item
 
     def serves(self, kernel: Kernel) -> bool:
         """Return True if a hypothesis is tried here: on a piece if possible, else on a whole of limited size."""
@@ -231,49 +250,30 @@ class Part:
         return self._same_amax(kernel, side.amax)
 
     def _same_amax(self, kernel: Kernel, made: Floats) -> bool:
+        strict, told = kernel.spec in STRICT, self.item.told
+        if told is None or told[0] is not made or told[1] is not strict:
+            told = self.item.told = made, strict, self._equal_amax(made, strict=strict)
+        return told[2]
+
+    def _equal_amax(self, made: Floats, *, strict: bool) -> bool:
         got, wanted = self.item.amax, np.asarray(made, F)
         assert got is not None
         if got.shape != wanted.shape:
             return False
         bad = got.view(np.uint32) != wanted.view(np.uint32)
-        if bad.any() and kernel.spec not in OWN:
+        if not strict and bad.any():
             bad &= ~(np.isnan(got) & np.isnan(wanted))
         return not bad.any()
-
-    def bytes_match(self, kernel: Kernel, side: ScaleSide, reader: ScaleReader) -> bool:
-        """Return True if the scale bytes are the candidate's."""
-        got = self.item.scales(reader)
-        if got is None:
-            return False
-        got = got[self.rows, self.across]
-        if got.shape != side.scales.shape:
-            return False
-        bad = unequal(kernel.spec.scale, got, side.scales, kernel.spec)
-        if reader.shares:
-            bad &= ~self.item.shared(reader)[self.rows, self.across]
-        return not (bad if self.blocks is None else bad & self.blocks).any()
 
     def codes_match(self, kernel: Kernel, side: ScaleSide, reader: DataReader) -> bool:
         """Return True if the codes are the candidate's."""
         return bool(self.reading(kernel, side, [reader]))
 
-    def reading(self, kernel: Kernel, side: ScaleSide, readers: Iterable[DataReader]) -> list[DataReader]:
+    def reading(self, kernel: Kernel, side: ScaleSide, readers: Sequence[DataReader]) -> list[DataReader]:
         """Return the readers by which the codes are the candidate's."""
         try:
             wanted = self.item.codes_of(kernel, side)
         except FAILURES:
             return []
-        return [reader for reader in readers if self._reads(kernel, wanted, reader)]
-
-    def _reads(self, kernel: Kernel, wanted: Codes, reader: DataReader) -> bool:
-        """Return True if a reader finds these codes in the candidate's data."""
-        found = self.item.codes(reader)
-        got = None if found is None else found[self.rows, self.columns]
-        if got is None or got.shape != wanted.shape:
-            return False
-        if reader is not LOW_FIRST and kernel.spec.element.format.bits < 8:
-            got = np.where(got == LOST, wanted, got)
-        if got.dtype != np.uint8:
-            got = np.where(got == ABSENT, wanted, got).astype(np.uint8)
-        bad = unequal(kernel.spec.element, got, wanted, kernel.spec)
-        return not (bad if self.elements is None else bad & self.elements).any()
+        likely = self.likely(kernel, wanted, readers)
+        return [reader for reader in likely if self.finds(kernel, wanted, reader)]

@@ -24,7 +24,7 @@ from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.places import Place, Tensor, Units, units_of
 from fp4ref.conformance.mistakes.readers import DECLARED
-from fp4ref.conformance.mistakes.sides import EVERY, code_side
+from fp4ref.conformance.mistakes.sides import EVERY
 from fp4ref.formats import Codes, F
 from fp4ref.spec import Granularity
 
@@ -90,18 +90,33 @@ class PlacedPart:
 
     def blockwise(self, scales: Bools, codes: Bools) -> Bools:
         """Return which blocks are equal in their scale and in every code."""
-        starts = range(0, codes.shape[1], self.item.spec.block.columns)
-        return np.asarray(scales & np.logical_and.reduceat(codes, starts, axis=1))
+        return np.asarray(scales & of_blocks(codes, self.item.spec.block.columns))
 
-    def _compared(self, kernel: Kernel, side: ScaleSide) -> tuple[Bools, Bools] | None:
-        """Return which scale bytes and codes a kernel makes; the amax of a row counts as a part of its scales."""
-        spec, part = self.item.spec, self.part
-        scales, codes = side.scales, code_side(kernel, side)
+    def _compared(self, kernel: Kernel, side: ScaleSide, or_else: Bools | None = None) -> tuple[Bools, Bools] | None:
+        """Return which scale bytes and codes a kernel makes; the amax of a row counts as a part of its scales.
+
+        or_else: None where any other block has a scale that the kernel does not make.
+        """
+        spec = self.item.spec
         assert self.got is not None
-        if scales.shape != self.got[0].shape or codes.shape != self.got[1].shape:
+        same = self._same_scales(side)
+        if same is None or (or_else is not None and not (same | or_else).all()):
+            return None
+        codes = self.item.codes_of(kernel, side)
+        if codes.shape != self.got[1].shape:
+            return None
+        alike = ~unequal(spec.element, self.got[1], codes, spec)
+        if self.part.elements is not None:
+            alike |= ~self.part.elements
+        return same, alike
+
+    def _same_scales(self, side: ScaleSide) -> Bools | None:
+        """Return which scale bytes a kernel makes."""
+        spec, part, scales = self.item.spec, self.part, side.scales
+        assert self.got is not None
+        if scales.shape != self.got[0].shape:
             return None
         same = ~unequal(spec.scale, self.got[0], scales, spec)
-        alike = ~unequal(spec.element, self.got[1], codes, spec)
         if self._by_row and part.amax and self.item.amax is not None and side.amax is not None:
             got, wanted = self.item.amax, np.asarray(side.amax, F)
             if got.shape != wanted.shape:
@@ -109,9 +124,7 @@ class PlacedPart:
             same &= (got.view(np.uint32) == wanted.view(np.uint32))[self.rows, None]
         if part.blocks is not None:
             same |= ~part.blocks
-        if part.elements is not None:
-            alike |= ~part.elements
-        return same, alike
+        return same
 
     def _given(self, kernel: Kernel) -> Kernel:
         return given_amax(kernel, self.item) if self.given else kernel
@@ -124,14 +137,13 @@ class PlacedPart:
             return Labels((none, none), (np.zeros(self.plain[1].shape, np.bool_),) * 2)
         try:
             side = self.part.side(kernel)
-            made = None if side is None else self._compared(kernel, side)
+            made = None if side is None else self._compared(kernel, side, self.right)
         except FAILURES:
             return None
         if side is None or made is None:
             return None
         found = self._labels(*made)
-        base = self._given(kernel_of(self.item.spec))
-        maxima = self.part.amax_matches(kernel, side), self.part.amax_matches(base, self._base)
+        maxima = self.part.amax_matches(kernel, side), self._right_maxima
         if found is None or not (self._by_row or any(maxima)):
             return None
         if self._by_row or maxima[0] == maxima[1]:
@@ -169,6 +181,10 @@ class PlacedPart:
         assert found is not None
         return found
 
+    @cached_property
+    def _right_maxima(self) -> bool:
+        return self.part.amax_matches(self._given(kernel_of(self.item.spec)), self._base)
+
     def units(self, chosen: Bools, count: int, *, by_element: bool) -> Units:
         """Return some of the units that are marked, as arrays."""
         row, across = drawn(chosen, count)
@@ -182,6 +198,19 @@ class PlacedPart:
         width = self.item.spec.block.columns
         mask = place.of_elements(self.item.exhibit.case, width, self.rows, EVERY)
         return mask if by_element else mask[:, ::width]
+
+
+def of_blocks(marks: Bools, width: int) -> Bools:
+    """Return which blocks [rows, blocks] of a width are marked in every element.
+
+    >>> of_blocks(np.array([[1, 1, 1, 1, 1, 1, 1, 1, 1, 0]], np.bool_), 8)
+    array([[ True, False]])
+    """
+    if width not in {8, 16, 32, 64}:
+        return np.asarray(np.logical_and.reduceat(marks, range(0, marks.shape[1], width), axis=1))
+    left_out = np.packbits(~marks, axis=1)  # a bit for each element, and zeros after the last
+    left_out = np.pad(left_out, ((0, 0), (0, -left_out.shape[1] % (width // 8))))
+    return np.asarray(left_out.view(f"u{width // 8}") == 0)
 
 
 def views(items: Sequence[Item], tier: Tier, *, given: bool = False) -> list[PlacedPart]:

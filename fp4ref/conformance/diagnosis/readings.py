@@ -31,6 +31,9 @@ FAILURES = (
 )  # of a mistake that means nothing for a case
 
 
+FEW = 1 << 14  # scales of a matrix whose places are remembered
+
+
 class Readings:
     """A case with the candidate's bytes, as far as readers find scales and codes in them."""
 
@@ -44,6 +47,7 @@ class Readings:
         self._scales: dict[str, Codes | None] = {}
         self._codes: dict[str, Codes | None] = {}
         self._stray: dict[str, bool] = {}
+        self._shared: dict[str, Bools] = {}
 
     @property
     def size(self) -> int:
@@ -72,14 +76,21 @@ class Readings:
 
     @cached_property
     def _declared_offsets(self) -> Offsets:
-        return DECLARED.offsets(self.declared, self.rows, self.blocks)
+        if self.rows * self.blocks > FEW:
+            return DECLARED.offsets(self.declared, self.rows, self.blocks)
+        return _declared(self.declared, self.rows, self.blocks)
 
     def shared(self, reader: ScaleReader) -> Bools:
         """Return the scales [rows, blocks] whose byte is also that of another scale or of padding."""
-        down, across = self.declared.padded(self.rows, self.blocks)
-        assert reader.place is not None
-        offsets = reader.place(np.arange(down)[:, None], np.arange(across)[None, :], self.rows, self.blocks)
-        return np.asarray(np.bincount(offsets.reshape(-1))[offsets] > 1)[: self.rows, : self.blocks]
+        if reader.name not in self._shared:
+            down, across = self.declared.padded(self.rows, self.blocks)
+            assert reader.place is not None
+            offsets = reader.place(np.arange(down)[:, None], np.arange(across)[None, :], self.rows, self.blocks)
+            twice = np.asarray(np.bincount(offsets.reshape(-1))[offsets] > 1)[: self.rows, : self.blocks]
+            if not reader.remembered:
+                return twice
+            self._shared[reader.name] = twice
+        return self._shared[reader.name]
 
     def codes(self, reader: DataReader) -> Codes | None:
         """Return the codes [rows, columns] as a reader finds them."""
@@ -116,6 +127,12 @@ class Readings:
         """Return True if spare bits of a row's last byte are not zero. Rules: PACK-2, PACK-5."""
         used = self.columns * self.spec.element.format.bits % 8
         return bool(used and self.data.size and (self.data.reshape(self.rows, -1)[:, -1] >> used).any())
+
+
+@lru_cache(maxsize=64)
+def _declared(declared: Layout, rows: int, blocks: int) -> Offsets:
+    """Return the byte of every scale of a matrix that has the shape of many."""
+    return DECLARED.offsets(declared, rows, blocks)
 
 
 @lru_cache(maxsize=64)

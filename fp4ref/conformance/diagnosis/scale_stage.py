@@ -57,8 +57,7 @@ def given_amax(kernel: Kernel, item: Item) -> Kernel:
         return kernel
     if (item.amax.size == item.rows) != (kernel.spec.global_scale == "row") and item.amax.size != 1:
         return kernel
-    own = item.amax
-    return kernel.but(amax=lambda values, keep_nan, by_row: own, takes_amax=False)
+    return kernel if item.made_amax(kernel) else kernel.but(amax=item.own_amax, takes_amax=False)
 
 
 def given_scales(kernel: Kernel, part: Part, reader: ScaleReader) -> ScaleSide | None:
@@ -136,7 +135,7 @@ def read_as(
             continue
         kernel = given_amax(changed.kernel, part.item)
         side = part.side(kernel)
-        alive = [] if side is None else [reader for reader in alive if part.bytes_match(kernel, side, reader)]
+        alive = [] if side is None else list(part.matching(kernel, side, alive, tick))
         if not alive:
             break
     return alive

@@ -7,7 +7,7 @@ whose scale bytes are the specification's.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from fp4ref.conformance.diagnosis.evidence import SMALL, Item, Part
 from fp4ref.conformance.diagnosis.hypotheses import AFTER_SCALES, Hypothesis, pairs, similar, together
 from fp4ref.conformance.diagnosis.marks import Tier
 from fp4ref.conformance.diagnosis.support import tellable
-from fp4ref.conformance.mistakes.data_readers import DATA_READERS, LOW_FIRST, DataReader
+from fp4ref.conformance.mistakes.data_readers import ALL_DATA_READERS, DATA_READERS, LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, digit_readers, scale_readers
 from fp4ref.conformance.mistakes.record import Mistake
@@ -114,7 +114,7 @@ class Search:
 
     def _scale_side(self, cost: int, *, entire: bool = False) -> Iterator[Hypothesis]:
         """Yield hypotheses, which are tried one after the other. entire: only those that make every code as well."""
-        readers = [DECLARED, *scale_readers(self.items[0].declared)] if self.items else [DECLARED]
+        readers = list(scale_readers(self.items[0].declared)) if self.items else []
         for start in self.starts:
             for changed in self._changed(start, cost - start.cost):
                 yield from self._read(changed, readers, cost - changed.cost, entire=entire)
@@ -200,9 +200,9 @@ class Search:
     def _read(
         self, hypothesis: Hypothesis, readers: Sequence[ScaleReader], left: int, *, entire: bool = False
     ) -> Iterator[Hypothesis]:
-        """Yield the same with every place of scales that the evidence allows. entire: its codes as well."""
+        """Yield the same with every other place of scales that the evidence allows. entire: its codes as well."""
         kernel = hypothesis.kernel
-        alive = [DECLARED] if left == 0 else [reader for reader in readers if reader is not DECLARED]
+        alive: Sequence[ScaleReader] = [DECLARED] if left == 0 else readers
         if left not in {0, 1}:
             return
         for part in self._glanced:
@@ -212,7 +212,7 @@ class Search:
             side = part.side_after_amax(kernel)
             if side is None:
                 return
-            alive = list(self._matching(part, kernel, side, alive))
+            alive = list(part.matching(kernel, side, alive, self._tick))
             chosen = hypothesis.mistakes and side.codes is not None
             if not alive or (chosen and not self._packed(part, kernel, side)):
                 return
@@ -220,19 +220,10 @@ class Search:
                 return
         yield from (hypothesis.reading(scales=reader) for reader in alive)
 
-    def _matching(
-        self, part: Part, kernel: Kernel, side: ScaleSide, readers: Iterable[ScaleReader]
-    ) -> Iterator[ScaleReader]:
-        """Yield the readers that find the right scale bytes: of a large case each takes a while."""
-        for reader in readers:
-            self._tick()
-            if part.bytes_match(kernel, side, reader):
-                yield reader
-
     @staticmethod
     def _packed(part: Part, kernel: Kernel, side: ScaleSide) -> bool:
         """Return True if the codes that are chosen with the scales are the candidate's in some named packing."""
-        return bool(part.reading(kernel, side, (LOW_FIRST, *DATA_READERS)))
+        return bool(part.reading(kernel, side, ALL_DATA_READERS))
 
     def _code_side(self, start: Hypothesis, cost: int) -> Iterator[Hypothesis]:
         """Yield hypotheses with `cost` mistakes after the scale bytes."""
@@ -241,7 +232,7 @@ class Search:
         for changed, left in self._recoded(start, cost):
             if left > 1:
                 continue
-            readers = list(DATA_READERS) if left else [LOW_FIRST]
+            readers: Sequence[DataReader] = DATA_READERS if left else (LOW_FIRST,)
             after = tuple(m.name for m in changed.mistakes if m.stage in AFTER_SCALES)
             key = mark, after, left
             if key in self._refuted:
@@ -274,7 +265,7 @@ class Search:
                     yield both, cost - 2
 
     def _data(
-        self, hypothesis: Hypothesis, readers: list[DataReader], key: Hashable, sides: dict[int, ScaleSide | None]
+        self, hypothesis: Hypothesis, readers: Sequence[DataReader], key: Hashable, sides: dict[int, ScaleSide | None]
     ) -> Iterator[Hypothesis]:
         """Yield the same with every packing that the evidence allows."""
         kernel = hypothesis.kernel
@@ -293,5 +284,5 @@ class Search:
         yield from (hypothesis.reading(data=reader) for reader in readers)
 
     def _tick(self) -> None:
-        if processor_time() > self.deadline:
+        if processor_time.passed(self.deadline):
             raise OutOfTimeError

@@ -177,7 +177,7 @@ class Session:
         deadline = self.start + share.value * self.budget
 
         def tick() -> None:
-            if processor_time() > deadline:
+            if processor_time.passed(deadline):
                 raise OutOfTimeError
 
         return tick

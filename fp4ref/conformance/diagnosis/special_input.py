@@ -42,6 +42,9 @@ class Special(StrEnum):
     MINUS_ZERO = "-0"
 
 
+KINDS = tuple(Special)
+
+
 class Classified(Readings):
     """A case with the candidate's bytes, and the classes of its input. least: the smallest ordinary maximum."""
 
@@ -66,9 +69,12 @@ class Classified(Readings):
             values, spec = self.exhibit.matrix, self.spec
             blocks = split(values, spec.block)
             magnitude = np.abs(blocks)
-            nan, inf = np.isnan(blocks).any(axis=(2, 3)), np.isinf(blocks).any(axis=(2, 3))
             tiny = ((magnitude > 0) & (magnitude < np.finfo(F).tiny)).any(axis=(2, 3))
-            top = np.where(np.isfinite(magnitude), magnitude, F(0)).max(axis=(2, 3), initial=0)
+            top = magnitude.max(axis=(2, 3), initial=0)
+            nan = inf = np.zeros(top.shape, np.bool_)
+            if not np.isfinite(top).all():
+                nan, inf = (np.asarray(of(blocks).any(axis=(2, 3))) for of in (np.isnan, np.isinf))
+                top = np.where(np.isfinite(magnitude), magnitude, F(0)).max(axis=(2, 3), initial=0)
             extreme = (top > MOST) | ((top > 0) & (top < self.least))
             zero = (per_block(self.base.scales, spec) == 0).all(axis=2)
             nan, inf = self._spread(np.asarray(nan)), self._spread(np.asarray(inf))
@@ -77,8 +83,10 @@ class Classified(Readings):
                 wild = ~((used <= MOST) & (used >= self.least))
                 by_row = np.broadcast_to(wild, self.rows) if wild.size != self.rows else wild
                 extreme |= per_block(by_row[:, None], spec).any(axis=2)
-            found = np.select([nan, inf, extreme, top == 0, zero, tiny], [1, 2, 3, 4, 5, 6], 0)
-        return np.repeat(found, spec.block.rows, axis=0)[: self.rows].astype(np.uint8)
+            found = np.zeros(top.shape, np.uint8)
+            for code, held in ((6, tiny), (5, zero), (4, top == 0), (3, extreme), (2, inf), (1, nan)):
+                found[held] = code
+        return np.repeat(found, spec.block.rows, axis=0)[: self.rows]
 
     def _spread(self, flags: Bools) -> Bools:
         """Return the reach of a special value: as far as the maximum that it may change."""
@@ -110,5 +118,10 @@ class Classified(Readings):
 
     def kinds(self) -> set[Special]:
         """Return the classes that occur."""
-        found = {list(Special)[code - 1] for code in np.unique(self.classes) if code}
+        return self._kinds
+
+    @cached_property
+    def _kinds(self) -> set[Special]:
+        seen = np.bincount(self.classes.reshape(-1), minlength=len(KINDS) + 1)
+        found = {kind for kind, count in zip(KINDS, seen[1:].tolist(), strict=False) if count}
         return found | ({Special.MINUS_ZERO} if self.minus_zero.any() else set())

@@ -70,7 +70,7 @@ def by_stages(
     complete = True
 
     def tick() -> None:
-        if processor_time() > deadline:
+        if processor_time.passed(deadline):
             raise OutOfTimeError
 
     def found(search: Callable[..., list[Hypothesis]], *arguments: Any) -> list[Hypothesis]:

@@ -6,6 +6,7 @@ A caller's round number is a power of two by chance, so one maximum that is 2 sa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,9 +25,16 @@ def tellable(items: Sequence[Item], *, special: bool) -> list[Mistake]:
 
     Rules: CNF-28, CNF-89.
     """
-    maxima = _maxima(items)
+    left_out = _unsupported(_maxima(items).tobytes(), len(MISTAKES))
     known = [mistake for mistake in MISTAKES if special or not mistake.special]
-    return [mistake for mistake in known if supported(mistake, maxima)]
+    return [mistake for mistake in known if mistake.name not in left_out]
+
+
+@lru_cache(maxsize=4)
+def _unsupported(maxima: bytes, count: int) -> frozenset[str]:
+    """Return the names of the known mistakes that maxima do not support. count: of the mistakes, which may grow."""
+    numbers = np.frombuffer(maxima, F)
+    return frozenset(mistake.name for mistake in MISTAKES if not supported(mistake, numbers))
 
 
 def supported(mistake: Mistake, maxima: Floats) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -85,16 +86,30 @@ def bisected(aimed: Aim, above: Callable[[NDArray[Any]], NDArray[np.bool_]], hig
 
 def element_thresholds(aimed: Aim, maxima: NDArray[Any], amax: float) -> NDArray[Any]:
     """For each block maximum the smallest inputs that are rounded past each element value, [n, values - 1]."""
-    steps = Steps(aimed.spec, aimed.dtype, amax)
-    wanted = grid(aimed.spec.element.format)[1:-1].astype(F)
+    return _element_thresholds(aimed.spec, aimed.dtype, maxima.dtype, maxima.tobytes(), float(amax)).copy()
+
+
+@lru_cache(maxsize=256)  # families ask for the same in every direction, and a run for one specification after the other
+def _element_thresholds(
+    spec: Spec, dtype: np.dtype[Any], kind: np.dtype[Any], maxima_bytes: bytes, amax: float
+) -> NDArray[Any]:
+    aimed, maxima = Aim(spec, dtype), np.frombuffer(maxima_bytes, kind)
+    steps = Steps(spec, dtype, amax)
+    wanted = grid(spec.element.format)[1:-1].astype(F)
     high = np.repeat(maxima[:, None], len(wanted), axis=1)
     return bisected(aimed, lambda x: steps.magnitudes(x, maxima) >= wanted, high)
 
 
 def scale_thresholds(aimed: Aim, amax: float) -> NDArray[Any]:
     """Return the smallest block maxima that reach each scale byte, up to the global amax or the largest value."""
-    steps = Steps(aimed.spec, aimed.dtype, amax)
-    form = aimed.spec.scale.format
+    return _scale_thresholds(aimed.spec, aimed.dtype, float(amax)).copy()
+
+
+@lru_cache(maxsize=256)
+def _scale_thresholds(spec: Spec, dtype: np.dtype[Any], amax: float) -> NDArray[Any]:
+    aimed = Aim(spec, dtype)
+    steps = Steps(spec, dtype, amax)
+    form = spec.scale.format
     wanted = np.arange(1, form.codes)
     top = aimed.narrow(amax if aimed.unit_amax else aimed.finite_max)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ def found(spec: Spec, dtype: str) -> Pools | None:
     """Return the inputs that a search found; None for a specification or profiles that it was not made for."""
     stored = _archive()
     name = next((standard.name for standard in STANDARD if standard == spec), None)
-    if name is None or stored[f"{name}/profiles"].tolist() != profiles(spec):
+    if name is None or stored[f"{name}/profiles"].tolist() != _profiles(spec, tuple(PROFILES)):
         return None
     key, kind = f"{name}/{dtype}", INPUT_DTYPES[dtype]
     blocks, topics = stored[f"{key}/blocks"].view(kind), list(Topic)
@@ -47,6 +47,11 @@ def found(spec: Spec, dtype: str) -> Pools | None:
 def profiles(spec: Spec) -> list[str]:
     """Return the names of the profiles that the witnesses of a specification tell apart from it."""
     return [name for name, other in PROFILES.items() if same_form(spec, other)]
+
+
+@lru_cache(maxsize=64)
+def _profiles(spec: Spec, names: tuple[str, ...]) -> list[str]:
+    return profiles(spec)
 
 
 def to_arrays(spec: Spec, dtype: str, pools: Pools) -> dict[str, NDArray[Any]]:

@@ -203,3 +203,4 @@ DATA_READERS = (
         partial(_permuted, (0, 2, 4, 6, 1, 3, 5, 7)),
     ),
 )
+ALL_DATA_READERS = (LOW_FIRST, *DATA_READERS)

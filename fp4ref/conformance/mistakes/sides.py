@@ -194,14 +194,22 @@ def _global(kernel: Kernel, maxima: Floats, rows: slice, k: Constants) -> tuple[
 
 
 @np.errstate(all="ignore")
-def code_side(kernel: Kernel, side: ScaleSide) -> Codes:
-    """Return the codes [rows, columns] that follow the scale bytes."""
+def code_side(kernel: Kernel, side: ScaleSide, exhibit: Exhibit | None = None) -> Codes:
+    """Return the codes [rows, columns] that follow the scale bytes.
+
+    exhibit: the case, for kernels in a row that share what they encode.
+    """
     if kernel.placed:
         assert side.codes is not None
         return side.codes
     if side.codes is not None:
         return kernel.codes(side.codes if side.codes.ndim == 2 else join(side.codes, side.shape))
-    y = before_codec(kernel, side)
+    if exhibit is None:
+        y = before_codec(kernel, side)
+    else:
+        stages = kernel.used_scale, kernel.working, kernel.scale_codec, kernel.element_global, kernel.scaled
+        arrays = side.t, side.byte, side.g, side.used, side.k, side.blocks
+        y = exhibit.made("y", None, lambda: before_codec(kernel, side), *stages, kernel.value, *arrays)
     return kernel.codes(join(kernel.code(kernel.round(y, side.bits, kernel.codec)), side.shape))
 
 

@@ -21,9 +21,9 @@ def parse_words(text: str, dtype: str = "float32") -> NDArray[Any]:
 
 def format_words(values: NDArray[Any]) -> str:
     """Hex words of floats, separated by spaces."""
-    digits = 2 * values.dtype.itemsize
-    bits = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
-    return " ".join(f"{word:0{digits}x}" for word in bits.ravel().tolist())
+    size = values.dtype.itemsize
+    bits = np.ascontiguousarray(values).view(f"u{size}")
+    return bits.astype(f">u{size}").tobytes().hex(" ", size)
 
 
 def pattern_words(values: NDArray[Any]) -> str:

@@ -145,6 +145,8 @@ def effect(mistake: Mistake, spec: Spec) -> Effect:
     made = [(exhibit, _made(wrong, exhibit)) for exhibit in map(Exhibit, tried)]
     differs = [own != _made(right, exhibit) for exhibit, own in made]
     changes = Counter(case.family for case, other in zip(tried, differs, strict=True) if other)
+    if not changes:
+        return Effect(spec.name, len(tried), {}, ())
     ordered = [*compress(made, differs), *compress(made, map(not_, differs))]  # a wrong one is refuted soon
     others = ((other.name, _applied(other, right)) for other in MISTAKES if other is not mistake)
     alike = [
@@ -152,7 +154,7 @@ def effect(mistake: Mistake, spec: Spec) -> Effect:
         for name, kernel in others
         if kernel is not None and all(_made(kernel, exhibit) == own for exhibit, own in ordered)
     ]
-    return Effect(spec.name, len(tried), dict(changes), tuple(alike) if changes else ())
+    return Effect(spec.name, len(tried), dict(changes), tuple(alike))
 
 
 def _made(kernel: Kernel, exhibit: Exhibit) -> Any:
