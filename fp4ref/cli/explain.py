@@ -76,8 +76,8 @@ def explain(
 ) -> None:
     """Show how one element is quantized: every intermediate value in decimal and hex, with its rule.
 
-    Give FILE TENSOR ROW COLUMN (leading dimensions count as rows), or --values and --index. ROW and COLUMN are those
-    of the tensor, also in the column direction.
+    Give FILE TENSOR ROW COLUMN (leading dimensions count as rows), or --values and --index. FILE is a .safetensors,
+    .npz or .json file. ROW and COLUMN are those of the tensor, also in the column direction.
     """
     if (values is None) == (file is None):
         raise click.UsageError("give either FILE TENSOR ROW COLUMN or --values")
@@ -87,7 +87,9 @@ def explain(
         _require_index(index, x)
     else:
         if file is None or tensor is None or row is None or column is None:
-            raise click.UsageError("FILE needs TENSOR ROW COLUMN after it")
+            raise click.UsageError(
+                "FILE needs TENSOR ROW COLUMN after it: the name of a tensor, and the place of an element"
+            )
         x = read_tensor(file, tensor)
     spec = load_spec(spec_name)
     stages = explain_element(x, spec, row, column, direction, amax, _random_bits(random_byte, x, direction))

@@ -201,8 +201,10 @@ def verify(paths: tuple[Path, ...], **options: Any) -> None:
     made from `fp4ref gen`. SPEC or - reads such a stream from standard input. Without arguments, the installed backends
     are checked. The verdict comes first. Every mismatch has a case ID; --case shows that case alone.
 
-    A function of a C library is called by its signature, on the CPU or with device pointers (CNF-16). A kernel
-    declared with operation="gemm" gets operands, and a bias and C if it takes them (GEM-13 to GEM-17).
+    The decorator @fp4ref.kernel declares what a kernel takes and returns: leading=False for matrices only, empty=False
+    if no dimension may be 0, multiple=(1, 16) for whole blocks. A kernel declared with operation="gemm" gets operands,
+    and a bias and C if it takes them (GEM-13 to GEM-17). A function of a C library is called by its signature, on the
+    CPU or with device pointers (CNF-16).
 
     Exit status: 0 all bytes are right, 1 some differ, 2 bad input or a required family that was not tried, 3 an
     internal error of fp4ref. If the diagnosis fails, the failure is reported; verdict and status do not change.
