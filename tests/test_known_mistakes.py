@@ -223,3 +223,10 @@ def test_what_is_past_the_last_whole_group_is_zero():
     assert elsewhere.cleared(2, 3, values).tolist() == [[1] * 6 + [0]] * 4 + [[0] * 7]
     assert elsewhere.cleared(8, 1, values).tolist() == [[0] * 7] * 5
     assert values.all()
+
+
+def test_special_values_that_are_taken_as_numbers_break_no_rule_of_rounding():
+    """A value that is replaced when it is read is not rounded by another rule; NUM-1's own cases all pass."""
+    replaced = [m for m in MISTAKES if m.name.startswith("input-") and m.special and "taken as" in m.text]
+    assert len(replaced) == 7
+    assert all(mistake.breaks == ("NUM-10",) for mistake in replaced)

@@ -141,6 +141,7 @@ SPECIAL = (
 of_shape = partial(known, Slot.INPUT, breaks=("NUM-4",))
 of_type = partial(known, Slot.INPUT, breaks=("NUM-1", "NUM-3"))
 of_subnormals = partial(known, Slot.INPUT, breaks=("NUM-5",))
+widened = partial(known, Slot.INPUT, breaks=("NUM-10",))
 
 
 def inputs() -> Iterator[Mistake]:
@@ -211,7 +212,7 @@ def inputs() -> Iterator[Mistake]:
         values=lambda v: np.where(np.abs(v) < TINY, F(0), v),
     )
     for name, text, chosen, value in SPECIAL:
-        yield of_type(f"input-{name}", text, special=True, values=partial(_replaced, chosen, value))
+        yield widened(f"input-{name}", text, special=True, values=partial(_replaced, chosen, value))
 
 
 def _replaced(chosen: Any, value: float, values: Floats) -> Floats:
