@@ -32,7 +32,9 @@ from chapter_figures import sections  # noqa: E402 - a neighbour of the generato
 from printed import browser  # noqa: E402
 
 THEMES = ("light", "dark")
-SPHINX = ("-m", "sphinx", "-b", "html", "-W", "--keep-going", "-n", "-q", "-j", "auto")
+JOBS = os.cpu_count() or 1
+# Of JOBS + 1 processes Sphinx has one wait for the others while pages are written.
+SPHINX = ("-m", "sphinx", "-b", "html", "-W", "--keep-going", "-n", "-q", "-j", str(JOBS + 1))
 VERSIONS = f"""# Versions of this manual
 
 These pages describe **fp4ref {__version__}**, which implements
@@ -72,9 +74,8 @@ def main(out: Path, results: Path | None, site: Path | None) -> None:
         shutil.rmtree(old, ignore_errors=True)
     copy_pages(source)
     html.mkdir(parents=True)
-    jobs = os.cpu_count() or 1
-    with processors.shared(jobs):
-        with ThreadPoolExecutor(jobs) as pool:
+    with processors.shared(JOBS):
+        with ThreadPoolExecutor(JOBS) as pool:
             list(pool.map(run, [*generators(source, results), *on_one_page(html)]))
         write_explorer(out / "explorer", source)
         run([*SPHINX, "-d", out / "doctrees", source, html])
