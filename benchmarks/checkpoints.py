@@ -214,7 +214,7 @@ def main(megabytes: int, repeat: int, only: tuple[str, ...], as_json: bool) -> N
 
 def facts(megabytes: int, repeat: int) -> dict[str, Any]:
     """Return where and of what the numbers were measured."""
-    from setting import setting  # imports torch; the children have run by now
+    from setting import LOAD, load, setting  # imports torch; the children have run by now
 
     others = {module: name for module, name in INSTALLED.items() if find_spec(module)}
     return {
@@ -223,7 +223,7 @@ def facts(megabytes: int, repeat: int) -> dict[str, Any]:
         "repeat": repeat,
         "threads": os.environ.get("FP4REF_NUM_THREADS", "one for each processor"),
         "folder": tempfile.gettempdir(),
-        "load in the last 1, 5, 15 minutes": ", ".join(f"{each:.1f}" for each in os.getloadavg()),
+        LOAD: load(),
         "packages": ", ".join(f"{name} {version(name)}" for name in others.values()),
     }
 

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import click
 import ml_dtypes
 import numpy as np
-from calls import copier, dequantizer, seconds
+from calls import TYPES, copier, dequantizer, seconds
 from numpy.typing import NDArray
-from setting import write
+from setting import LOAD, load, write
 
 import fp4ref
 from fp4ref import registry
@@ -32,7 +32,7 @@ from fp4ref.registry import Call
 from fp4ref.specs import STANDARD
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-SIZES = {"bfloat16": 2, "float32": 4}
+SIZES = {name: np.dtype(kind).itemsize for name, kind in TYPES.items()}
 SLOW_EVERY = 3
 PROFILED = (
     *("torchao", "modelopt", "compressed_tensors", "vllm", "flashinfer", "qutlass", "cutlass", "te"),
@@ -202,7 +202,7 @@ def main(rows: int, columns: int, repeat: int, threads: int, only: str, path: Pa
             "shape": f"{rows}x{columns}",
             "threads": threads,
             "rounds": repeat,
-            "load in the last 1, 5, 15 minutes": load(),
+            LOAD: load(),
         }
         write(path, records, "cpu", machine=processor(), **about)
     late = [one["case"] for one in records if one["goal"] and not one["met"]]
@@ -232,15 +232,10 @@ def report(records: list[dict[str, Any]]) -> None:
     print(f"{'case':40}{'copies':>8}{'of minima':>11}{'of plain':>10}{'ms':>9}{'GB/s':>7}  goal")
     for one in records:
         numbers = f"{one['ratio']:7.2f}x{one['ratio_of_minima']:10.2f}x{one['of_plain']:9.2f}x"
-        told = f"{one['goal']}{'' if one['met'] in (True, None) else ': missed'}"
+        told = f"{one['goal']}{': missed' if one['met'] is False else ''}"
         print(
             f"{one['case']:40}{numbers}{1e3 * one['seconds']:9.2f}{one['gigabytes_per_second']:7.2f}  {told}".rstrip()
         )
-
-
-def load() -> str:
-    """Return the load of the machine in the last 1, 5 and 15 minutes; nothing where the system has no such number."""
-    return ", ".join(f"{each:.1f}" for each in os.getloadavg()) if hasattr(os, "getloadavg") else ""
 
 
 def processor() -> str:

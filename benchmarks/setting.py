@@ -39,6 +39,14 @@ def setting(device: str = "cuda") -> dict[str, str]:
     return {**name, **here, "cuda": str(torch.version.cuda)}
 
 
+LOAD = "load in the last 1, 5, 15 minutes"
+
+
+def load() -> str:
+    """Return the load of the machine; nothing where the system has no such number."""
+    return ", ".join(f"{each:.1f}" for each in os.getloadavg()) if hasattr(os, "getloadavg") else ""
+
+
 def write(path: Path, results: Any, device: str = "cuda", **more: Any) -> None:
     """Write results as JSON, with their setting. more: what else they depend on, or are compared with."""
     path.write_text(json.dumps({"setting": setting(device), **more, "results": results}, indent=1) + "\n")

@@ -206,6 +206,19 @@ def test_the_standards_witnesses_are_stored_for_the_profiles_of_today(spec):
         assert found_before(spec, dtype) is not None
 
 
+@pytest.mark.rule("CNF-3", "SPC-4")
+def test_a_name_that_gets_another_value_is_compared_anew():
+    """A user's profile of NVFP4's form is one that the stored witnesses do not tell apart."""
+    name = "acme.anew"
+    for base, stored in ((fp4ref.MXFP4, True), (fp4ref.NVFP4_FAST, False)):
+        fp4ref.register(base.replace(name=name), source="none")
+        try:
+            assert (found_before(NVFP4, "float32") is not None) == stored
+        finally:
+            fp4ref.profiles.forget(name)
+    assert found_before(NVFP4, "float32") is not None
+
+
 def test_every_profile_of_the_form_is_told_apart():
     told = told_apart(NVFP4, "float32")
     peers = [name for name, spec in fp4ref.profiles.items() if name in told and spec != NVFP4]

@@ -31,7 +31,7 @@ GOLDEN = selfcheck.GOLDEN
 
 
 class Seen(NamedTuple):
-    """What a trial was made for, and a hash of its tensor."""
+    """A trial that was made: its request, and a hash of its tensor."""
 
     id: str
     spec: str

@@ -1,4 +1,4 @@
-"""Which operands a product takes: each row of the rules is asked for, on operands that differ in nothing else."""
+"""Operands that products take or refuse: each row of the rules is tried, on operands that differ in nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def quantized(base="nvfp4", **fields):
 
 
 def outcome(a, b, rule, names=True, **arguments):
-    """What the rule's table calls the result."""
+    """Return the result of a call in the words of the rule's table."""
     refusals = []
     try:
         fp4ref.gemm(a, b, backend="numpy", **arguments)

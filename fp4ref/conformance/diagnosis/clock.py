@@ -17,7 +17,7 @@ class Clock:
         """Seconds, at most GLANCE too few."""
         now = time.perf_counter()
         if now - self._looked > GLANCE:
-            self._read, self._looked = time.thread_time(), now
+            self._look(now)
         return self._read
 
     def passed(self, end: float) -> bool:
@@ -25,8 +25,11 @@ class Clock:
         now = time.perf_counter()
         if self._read + (now - self._looked) <= end:
             return False
-        self._read, self._looked = time.thread_time(), now
+        self._look(now)
         return self._read > end
+
+    def _look(self, now: float) -> None:
+        self._read, self._looked = time.thread_time(), now
 
 
 processor_time = Clock()
@@ -37,10 +40,13 @@ class OutOfTimeError(Exception):
 
 
 class Deadline:
-    """The end of the processor time of a search; a call after it raises OutOfTimeError."""
+    """The end of the processor time of a search; a call after it raises OutOfTimeError.
 
-    def __init__(self, seconds: float) -> None:
-        self._end = processor_time() + seconds
+    seconds: from `start`, a processor time, or from now on.
+    """
+
+    def __init__(self, seconds: float, start: float | None = None) -> None:
+        self._end = (processor_time() if start is None else start) + seconds
 
     @property
     def left(self) -> float:

@@ -94,15 +94,10 @@ class Item(Marked):
         made = kernel, scales.name, data.name
         if any(known[0] is kernel and known[1:] == made[1:] for known in self._right):
             return True
-        if tier is True or self.size > SMALL:
-            right = self._matches(kernel, scales, data, tier)
-        elif self._matches(kernel, scales, data, True):
-            right, tier = True, True
-        else:
-            right = self._matches(kernel, scales, data, tier)
-        if right and tier is True:
+        if (tier is True or self.size <= SMALL) and self._matches(kernel, scales, data, True):
             self._right.append(made)
-        return right
+            return True
+        return tier is not True and self._matches(kernel, scales, data, tier)
 
     def _matches(self, kernel: Kernel, scales: ScaleReader, data: DataReader, tier: Tier) -> bool:
         """Return True if a kernel makes the candidate's bytes of a tier, in slices of rows of a large case."""

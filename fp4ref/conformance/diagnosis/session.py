@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 
 from fp4ref.conformance.diagnosis.budget import INSIDE, Share
-from fp4ref.conformance.diagnosis.clock import OutOfTimeError, processor_time
+from fp4ref.conformance.diagnosis.clock import Deadline, OutOfTimeError, processor_time
 from fp4ref.conformance.diagnosis.evidence import Item, Part
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.diagnosis.hypotheses import Hypothesis, special_kinds
@@ -174,13 +174,7 @@ class Session:
 
     def _ticking(self, share: Share) -> Callable[[], None]:
         """Return the function that ends a search when its share of the time is over."""
-        deadline = self.start + share.value * self.budget
-
-        def tick() -> None:
-            if processor_time.passed(deadline):
-                raise OutOfTimeError
-
-        return tick
+        return Deadline(share.value * self.budget, self.start)
 
     def _cheapest(self, search: Search, costs: Iterable[int]) -> list[Hypothesis]:
         """Hypotheses of the lowest cost that has any."""

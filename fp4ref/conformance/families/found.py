@@ -32,7 +32,7 @@ def found(spec: Spec, dtype: str) -> Pools | None:
     """Return the inputs that a search found; None for a specification or profiles that it was not made for."""
     stored = _archive()
     name = next((standard.name for standard in STANDARD if standard == spec), None)
-    if name is None or stored[f"{name}/profiles"].tolist() != _profiles(spec, tuple(PROFILES)):
+    if name is None or stored[f"{name}/profiles"].tolist() != _profiles(spec, PROFILES.changes):
         return None
     key, kind = f"{name}/{dtype}", INPUT_DTYPES[dtype]
     blocks, topics = stored[f"{key}/blocks"].view(kind), list(Topic)
@@ -50,7 +50,7 @@ def profiles(spec: Spec) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def _profiles(spec: Spec, names: tuple[str, ...]) -> list[str]:
+def _profiles(spec: Spec, changes: int) -> list[str]:
     return profiles(spec)
 
 
