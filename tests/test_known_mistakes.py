@@ -14,6 +14,7 @@ import fp4ref
 from fp4ref.arithmetic import ARITHMETIC, TE, register_arithmetic
 from fp4ref.catalogue import resolve
 from fp4ref.cli import main
+from fp4ref.conformance.diagnosis.support import tellable
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.mistakes import MISTAKES, Mistake, Slot, elsewhere, kernel_of, known, register
 from fp4ref.conformance.verdict.known_mistakes import effect, known_mistakes, mistake_named
@@ -230,3 +231,14 @@ def test_special_values_that_are_taken_as_numbers_break_no_rule_of_rounding():
     replaced = [m for m in MISTAKES if m.name.startswith("input-") and m.special and "taken as" in m.text]
     assert len(replaced) == 7
     assert all(mistake.breaks == ("NUM-10",) for mistake in replaced)
+
+
+@pytest.mark.rule("CNF-31", "SPC-4")
+def test_evidence_is_asked_of_the_mistake_that_has_a_name_now():
+    """Without maxima no rounding of theirs can be told; another mistake of that name can."""
+    for rounding, told in ((np.float32, False), (None, True)):
+        register(known(Slot.AMAX, "acme.rounded", "maxima are rounded", rounding=rounding))
+        try:
+            assert ("acme.rounded" in {mistake.name for mistake in tellable([], special=True)}) == told
+        finally:
+            MISTAKES.forget("acme.rounded")

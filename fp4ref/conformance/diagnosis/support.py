@@ -15,6 +15,7 @@ from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import kernel_of
 from fp4ref.conformance.mistakes.record import Mistake
 from fp4ref.formats import F, Floats
+from fp4ref.names import Names
 
 EXPONENT = 3  # bits that a rounded maximum tells beside those of its mantissa
 ENOUGH = 8  # bits that maxima tell which support a rounding
@@ -25,14 +26,14 @@ def tellable(items: Sequence[Item], *, special: bool) -> list[Mistake]:
 
     Rules: CNF-28, CNF-89.
     """
-    left_out = _unsupported(_maxima(items).tobytes(), len(MISTAKES))
+    left_out = _unsupported(_maxima(items).tobytes(), Names.changes)
     known = [mistake for mistake in MISTAKES if special or not mistake.special]
     return [mistake for mistake in known if mistake.name not in left_out]
 
 
 @lru_cache(maxsize=4)
-def _unsupported(maxima: bytes, count: int) -> frozenset[str]:
-    """Return the names of the known mistakes that maxima do not support. count: of the mistakes, which may grow."""
+def _unsupported(maxima: bytes, changes: int) -> frozenset[str]:
+    """Return the names of the known mistakes that maxima do not support. changes: of what is registered."""
     numbers = np.frombuffer(maxima, F)
     return frozenset(mistake.name for mistake in MISTAKES if not supported(mistake, numbers))
 
