@@ -67,12 +67,7 @@ template <class S, class In> FP4_API float scaled(float x, const Scale& scale, f
     return y;
 }
 
-template <class S, class In> FP4_API unsigned encode(float x, const Scale& scale, float g, unsigned random_bits = 0)
-{
-    return S::Element::encode(scaled<S, In>(x, scale, g), random_bits);
-}
-
-// `scaled` without a NaN, and below QUOTIENT_LIMIT. Certificates: past-largest-*.
+// The same where nothing is a NaN; by a quotient, below QUOTIENT_LIMIT only. Certificates: past-largest-*.
 template <class S, class In> FP4_API float scaled_number(float x, const Scale& scale)
 {
     using Arithmetic = typename S::Arithmetic;
@@ -80,13 +75,18 @@ template <class S, class In> FP4_API float scaled_number(float x, const Scale& s
     else return Arithmetic::template apply<S, In>(x, scale.factor, scale.s);
 }
 
+template <class S, class In> FP4_API unsigned encode(float x, const Scale& scale, float g, unsigned random_bits = 0)
+{
+    return S::Element::encode(scaled<S, In>(x, scale, g), random_bits);
+}
+
 // Whether all of a block whose maximum is `amax`, without a NaN, is below a limit in units of its scale. An arithmetic that
 // grows with |x| tells it by the maximum, one that does not tells nothing; and a NaN compares false. Certificates: past-largest-*.
 template <class S, class In> FP4_API bool is_below(float amax, const Scale& scale, float limit)
 {
     if constexpr (!arithmetic::grows<typename S::Arithmetic>) return false;
-    const float y = magnitude(scaled_number<S, In>(amax, scale));
-    return y < (arithmetic::by_quotient<typename S::Arithmetic> && limit > arithmetic::QUOTIENT_LIMIT ? arithmetic::QUOTIENT_LIMIT : limit);
+    const float end = arithmetic::by_quotient<typename S::Arithmetic> ? min_number(limit, arithmetic::QUOTIENT_LIMIT) : limit;
+    return magnitude(scaled_number<S, In>(amax, scale)) < end;
 }
 
 // Whether it may be encoded by `encode_narrow`.
