@@ -45,22 +45,44 @@ inline floats16 looked_up(floats16 low, floats16 high, ints16 index)
 }
 #endif
 
+#if defined(__AVX512BW__)
+// Every second one of the elements of two vectors, from element First on.
+template <int First, class V> __attribute__((always_inline)) inline V every_second(V a, V b)
+{
+    constexpr int I = First;
+    if constexpr (sizeof(a[0]) == 2)
+        return __builtin_shufflevector(a, b, I, I + 2, I + 4, I + 6, I + 8, I + 10, I + 12, I + 14, I + 16, I + 18, I + 20, I + 22,
+            I + 24, I + 26, I + 28, I + 30, I + 32, I + 34, I + 36, I + 38, I + 40, I + 42, I + 44, I + 46, I + 48, I + 50, I + 52,
+            I + 54, I + 56, I + 58, I + 60, I + 62);
+    else
+        return __builtin_shufflevector(a, b, I, I + 2, I + 4, I + 6, I + 8, I + 10, I + 12, I + 14, I + 16, I + 18, I + 20, I + 22,
+            I + 24, I + 26, I + 28, I + 30);
+}
+#endif
+
 typedef unsigned words8 __attribute__((vector_size(32), may_alias));
 
+// Before a loop of up to 16 turns over an array of vectors, which otherwise is in memory.
+#define IN_REGISTERS _Pragma("GCC unroll 16")
+
 // Rows and columns of 8 x 8 words exchanged.
-inline void transpose(words8 (&x)[8])
+__attribute__((always_inline)) inline void transpose(words8 (&x)[8])
 {
     words8 a[8];
+    IN_REGISTERS
     for (int i = 0; i < 8; i += 2) {
         a[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
         a[i + 1] = __builtin_shufflevector(x[i], x[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
     }
     words8 b[8];
+    IN_REGISTERS
     for (int i = 0; i < 8; i += 4)
+        IN_REGISTERS
         for (int j = 0; j < 2; ++j) {
             b[i + 2 * j] = __builtin_shufflevector(a[i + j], a[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
             b[i + 2 * j + 1] = __builtin_shufflevector(a[i + j], a[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
         }
+    IN_REGISTERS
     for (int i = 0; i < 4; ++i) {
         x[i] = __builtin_shufflevector(b[i], b[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
         x[i + 4] = __builtin_shufflevector(b[i], b[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);

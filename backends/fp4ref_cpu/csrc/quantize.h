@@ -17,6 +17,9 @@ template <class S, class Raw> struct Loops {
     static constexpr word MAGNITUDE = Steps::MAGNITUDE;
 
     static constexpr bool by_row = S::global == Global::row;
+    // Whether an element is its product with a factor, which is 1 over the unit of an estimate but for seven roundings.
+    template <class... A> static constexpr bool is_among = (same_type<typename S::Arithmetic, A> || ...);
+    static constexpr bool has_product = is_among<arithmetic::te, arithmetic::te_division, arithmetic::te_python, arithmetic::te_python_division>;
 
     static void quantize(QuantizeJob& job) { Steps::quantize(job, {by_row, S::block_keeps_nan, transform(), choose, codes}); }
     static void amax(AmaxJob& job) { Steps::amax(job, by_row, S::amax_keeps_nan, transform()); }
@@ -31,12 +34,17 @@ template <class S, class Raw> struct Loops {
     template <int LANES> static void beside(const word* x, float (&elements)[B][LANES])
     {
         if constexpr (B == 16 && LANES % 8 == 0) {
+            IN_REGISTERS
             for (int half = 0; half < LANES; half += 8) {
+                IN_REGISTERS
                 for (int part = 0; part < B * (int)sizeof(word) / 32; ++part) {
                     words8 lines[8];
+                    IN_REGISTERS
                     for (int l = 0; l < 8; ++l) __builtin_memcpy(&lines[l], (const char*)(x + (half + l) * B) + 32 * part, 32);
                     transpose(lines);
+                    IN_REGISTERS
                     for (int i = 0; i < 8; ++i)
+                        IN_REGISTERS
                         for (int e = 0; e < 4 / (int)sizeof(word); ++e)
                             for (int l = 0; l < 8; ++l)
                                 elements[(8 * part + i) * 4 / (int)sizeof(word) + e][half + l] =
@@ -66,7 +74,20 @@ template <class S, class Raw> struct Loops {
                 of_rows(error, [&](auto load, auto& of) __attribute__((always_inline)) { row_errors<S, In, Quick>(candidates, g, A, load, of); });
             };
             const auto estimates = [&](const auto& candidates, const auto& units, auto& error) __attribute__((always_inline)) {
-                of_rows(error, [&](auto load, auto& of) __attribute__((always_inline)) { row_estimates<S, In>(candidates, units, load, of); });
+                if constexpr (has_product) {
+                    alignas(64) float sums[2][LANES] = {}, factor[LANES], unit[LANES];
+                    alignas(64) unsigned up[LANES];
+                    for (int l = 0; l < LANES; ++l) factor[l] = candidates.factor[l], unit[l] = units[l], up[l] = S::Element::binades_up(units[l]);
+                    for (int r = 0; r < R; ++r)
+                        IN_REGISTERS
+                        for (int c = 0; c < B; ++c)
+                            for (int l = 0; l < LANES; ++l) {
+                                const float x = elements[r][c][l], q = S::Element::nearest_or_tied(x, factor[l], up[l]);
+                                const float d = exact_product_plus(q, unit[l], -x);
+                                sums[c % 2][l] += S::Search::metric == Metric::mse ? d * d : magnitude(d);
+                            }
+                    for (int l = 0; l < LANES; ++l) error[l] = sums[0][l] + sums[1][l];
+                } else of_rows(error, [&](auto load, auto& of) __attribute__((always_inline)) { row_estimates<S, In>(candidates, units, load, of); });
             };
             Scales<LANES> found;
             choose_scales<S, In>(largest, g, A, Quick, errors, estimates, [](unsigned open) { return open; }, found);

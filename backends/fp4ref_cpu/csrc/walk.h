@@ -171,10 +171,33 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
         }
     }
 
+#if defined(__AVX512BW__)
+    // Maxima of neighbours as well, of the words of one vector after those of the other: a compiler narrows what is wider.
+    typedef word lanes __attribute__((vector_size(64), may_alias));
+    static constexpr int LANES = 64 / (int)sizeof(word);
+    template <int Width> __attribute__((always_inline)) static inline lanes largest_of(const word* x)
+    {
+        if constexpr (Width == 1) {
+            lanes all;
+            __builtin_memcpy(&all, x, sizeof all);
+            return all & MAGNITUDE;
+        } else {
+            const lanes low = largest_of<Width / 2>(x), high = largest_of<Width / 2>(x + Width / 2 * LANES);
+            const lanes even = every_second<0>(low, high), odd = every_second<1>(low, high);
+            return even > odd ? even : odd;
+        }
+    }
+    static constexpr bool by_lanes = BLOCKS % LANES == 0 && B <= 64;
+#else
+    static constexpr bool by_lanes = false;
+#endif
+
     // Magnitudes of the maxima of a row's blocks; whether one is a NaN.
     static bool block_maxima(const word* x, word (&amax)[BLOCKS])
     {
-        if constexpr (B % 2 == 0 && (B & (B - 1)) == 0) {
+        if constexpr (by_lanes && (B & (B - 1)) == 0) {
+            for (int b = 0; b < BLOCKS; b += LANES) *(lanes*)(amax + b) = largest_of<B>(x + b * B);
+        } else if constexpr (B % 2 == 0 && (B & (B - 1)) == 0) {
             halve_to_blocks<B>(x, amax);
         } else {
             for (int b = 0; b < BLOCKS; ++b) {
