@@ -96,28 +96,11 @@ template <class S, class In, class Out> struct Values {
         }
     }
 
-    // The scale of every STEP elements.
-    template <int STEP> static void spread(const float (&decoded)[BLOCKS], float (&d)[WIDTH / STEP])
-    {
-#if defined(__AVX512F__)
-        if constexpr (B / STEP == 8 && BLOCKS % 16 == 0) {
-            for (int b = 0; b < BLOCKS; b += 2) {
-                ints16 pick;
-                for (int i = 0; i < 16; ++i) pick[i] = b % 16 + i / 8;
-                *(floats16*)(d + 8 * b) = looked_up(*(const floats16*)(decoded + b / 16 * 16), pick);
-            }
-            return;
-        }
-#endif
-        for (int b = 0; b < BLOCKS; ++b)
-            for (int i = 0; i < B / STEP; ++i) d[b * (B / STEP) + i] = decoded[b];
-    }
-
     template <bool Numbers> static void values(const byte* data, const float (&decoded)[BLOCKS], float A, word* __restrict out)
     {
         constexpr int STEP = B % 2 ? 1 : 2;
         alignas(64) float d[WIDTH / STEP], even[WIDTH / 2], odd[WIDTH / 2];
-        spread<STEP>(decoded, d);
+        spread<BLOCKS, B / STEP>(decoded, d);
         decode(data, even, odd);
         pair_of_words* pairs = (pair_of_words*)out;
         alignas(64) float y[S::has_hadamard ? WIDTH : 1];

@@ -60,6 +60,23 @@ template <int First, class V> __attribute__((always_inline)) inline V every_seco
 }
 #endif
 
+// Each of COUNT numbers TIMES over.
+template <int COUNT, int TIMES> inline void spread(const float* from, float* to)
+{
+#if defined(__AVX512F__)
+    if constexpr (TIMES == 8 && COUNT % 16 == 0) {
+        for (int b = 0; b < COUNT; b += 2) {
+            ints16 pick;
+            for (int i = 0; i < 16; ++i) pick[i] = b % 16 + i / 8;
+            *(floats16*)(to + 8 * b) = looked_up(*(const floats16*)(from + b / 16 * 16), pick);
+        }
+        return;
+    }
+#endif
+    for (int b = 0; b < COUNT; ++b)
+        for (int i = 0; i < TIMES; ++i) to[b * TIMES + i] = from[b];
+}
+
 typedef unsigned words8 __attribute__((vector_size(32), may_alias));
 
 // Before a loop of up to 16 turns over an array of vectors, which otherwise is in memory.

@@ -21,7 +21,15 @@ template <class S, class Raw> struct Loops {
     template <class... A> static constexpr bool is_among = (same_type<typename S::Arithmetic, A> || ...);
     static constexpr bool has_product = is_among<arithmetic::te, arithmetic::te_division, arithmetic::te_python, arithmetic::te_python_division>;
 
-    static void quantize(QuantizeJob& job) { Steps::quantize(job, {by_row, S::block_keeps_nan, transform(), choose, codes}); }
+    // Whether the factor of a scale takes the approximate reciprocal, of which no compiler makes vectors.
+    static constexpr bool by_reciprocal = is_among<arithmetic::cutlass, arithmetic::kernel_approx, arithmetic::kernel_approx_by_amax>;
+
+    static void quantize(QuantizeJob& job)
+    {
+        Factors factors;
+        factors.g = 0x7fffffffu;  // of no global scale
+        Steps::quantize(job, {by_row, S::block_keeps_nan, transform(), &factors, choose, codes});
+    }
     static void amax(AmaxJob& job) { Steps::amax(job, by_row, S::amax_keeps_nan, transform()); }
 
     static typename Steps::Transform transform()
@@ -96,11 +104,44 @@ template <class S, class Raw> struct Loops {
         }
     }
 
-    static void choose(const word* const (&x)[R], const float (&largest)[BLOCKS], bool nan, float A, int used, StripScales& scales)
+    // What a scale byte means; a scale is rounded once for both.
+    static float value_of_byte(unsigned byte, float before)
+    {
+        if constexpr (same_type<typename S::Scale, hardware_e4m3>) {
+            const float nearest = S::Scale::nearest_magnitude(magnitude(before));
+            return is_nan(before) ? float_of(0x7fc00000u) : float_of(bits_of(nearest) | (bits_of(before) & 0x80000000u));
+        } else return S::Scale::decode(byte);
+    }
+
+    // The same factors as one by one, those of a byte once.
+    static void look_up(const float (&largest)[BLOCKS], Factors& factors, StripScales& scales)
+    {
+        factors.begin(bits_of(scales.g));
+        for (int b = 0; b < BLOCKS; ++b) {
+            const unsigned byte = scales.byte[b];
+            const float s = S::Scale::decode(byte);
+            if (!factors.known[byte]) factors.of[byte] = S::Arithmetic::template factor<S, In>(s, scales.g), factors.known[byte] = true;
+            scales.factor[b] = factors.of[byte];
+        }
+        if constexpr (is_among<arithmetic::kernel_approx_by_amax>)
+            for (int b = 0; b < BLOCKS; ++b) scales.factor[b] = largest[b] == 0.0f ? 0.0f : scales.factor[b];
+    }
+
+    static void choose(const word* const (&x)[R], const float (&largest)[BLOCKS], bool nan, float A, int used, Factors& factors, StripScales& scales)
     {
         const float g = scales.g = global_scale<S, In>(A);
-        if constexpr (S::Search::enabled) quick_over_constant(A) ? search<true>(x, largest, g, A, scales) : search<false>(x, largest, g, A, scales);
-        else choose_scales<S, In, BLOCKS>(largest, g, A, false, 0, 0, 0, scales);
+        if constexpr (S::Search::enabled) {
+            quick_over_constant(A) ? search<true>(x, largest, g, A, scales) : search<false>(x, largest, g, A, scales);
+        } else {
+            for (int b = 0; b < BLOCKS; ++b) {
+                const float before = block_scale<S, In>(largest[b], g);
+                const unsigned byte = S::Scale::encode(before);
+                const float s = S::Arithmetic::working(before, value_of_byte(byte, before), largest[b]);
+                scales.byte[b] = byte, scales.s[b] = s;
+                if constexpr (!by_reciprocal) scales.factor[b] = S::Arithmetic::template factor<S, In>(s, g);
+            }
+            if constexpr (by_reciprocal) look_up(largest, factors, scales);
+        }
         unsigned wide = nan;
         for (int b = 0; b < BLOCKS; ++b)
             wide |= (b < used) & !is_narrow<S, In>(largest[b], Scale{0, scales.s[b], scales.factor[b]});
@@ -118,17 +159,34 @@ template <class S, class Raw> struct Loops {
         scales.narrow ? codes_of<true>(x, scales, random, out) : codes_of<false>(x, scales, random, out);
     }
 
+    // Whether an element of a bfloat16, which its product with a positive factor is, has its code by the magnitude.
+    static constexpr bool multiplies = S::Arithmetic::template apply<S, In> == arithmetic::te::apply<S, In>
+        || S::Arithmetic::template apply<S, In> == arithmetic::flashinfer::apply<S, In>
+        || S::Arithmetic::template apply<S, In> == arithmetic::no_global_scale::apply<S, In>;
+    static constexpr bool signs_apart = multiplies && same_type<In, bfloat16> && S::Element::by_sums && S::Element::sign == Sign::bit;
+
     template <bool Narrow> static void codes_of(const word* __restrict x, const StripScales& scales, const byte* __restrict random, byte* __restrict out)
     {
         const float g = scales.g;
         constexpr int STEP = B % 2 ? 1 : 2;  // a pair of elements shares its scale, or does not
         alignas(64) float factor[WIDTH / STEP], s[WIDTH / STEP];
-        for (int b = 0; b < BLOCKS; ++b)
-            for (int i = 0; i < B / STEP; ++i) factor[b * (B / STEP) + i] = scales.factor[b], s[b * (B / STEP) + i] = scales.s[b];
+        spread<BLOCKS, B / STEP>(scales.factor, factor);
         const pair_of_words* pairs = (const pair_of_words*)x;
+        alignas(64) unsigned packed[WIDTH / 2];  // narrowed afterwards: before, a compiler narrows every term
+        if constexpr (Narrow && signs_apart) {
+            for (int k = 0; k < WIDTH / 2; ++k) {
+                const unsigned w = pairs[k], magnitudes = w & 0x7fff7fffu;
+                const float f = factor[STEP == 2 ? k : 2 * k], next = factor[STEP == 2 ? k : 2 * k + 1];
+                const unsigned low = S::Element::template e2m1_pattern_of_magnitude<true>(float_of(magnitudes << 16) * f);
+                const unsigned high = S::Element::template e2m1_pattern_of_magnitude<true>(float_of(magnitudes & 0xffff0000u) * next);
+                packed[k] = low | high << 4 | (w >> 12 & 0x8u) | (w >> 24 & 0x80u);
+            }
+            for (int k = 0; k < WIDTH / 2; ++k) out[k] = (byte)packed[k];
+            return;
+        }
+        spread<BLOCKS, B / STEP>(scales.s, s);
         const pair_of_bytes* randoms = (const pair_of_bytes*)random;
         pair_of_bytes* out16 = (pair_of_bytes*)out;
-        alignas(64) unsigned packed[WIDTH / 2];  // narrowed afterwards: before, a compiler narrows every term
         for (int k = 0; k < WIDTH / 2; ++k) {
             word low, high;
             if constexpr (sizeof(word) == 2) low = (word)(pairs[k] & 0xffffu), high = (word)(pairs[k] >> 16);

@@ -29,6 +29,19 @@ struct AmaxJob {
     size next;
 };
 
+// Factors of scale bytes under one global scale, for an arithmetic that takes long to find them.
+struct Factors {
+    unsigned g;  // bits of the global scale
+    bool known[256];
+    float of[256];
+
+    void begin(unsigned bits)
+    {
+        if (bits != g) __builtin_memset(known, 0, sizeof known);
+        g = bits;
+    }
+};
+
 // Tiles of TILE columns whose elements are not side by side, and strips of WIDTH columns gathered from them.
 // Raw: the type in memory. In: of what is quantized, after a transform.
 template <class Raw, class In, int LINES, int WIDTH> struct Tiles {
@@ -140,8 +153,9 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
         bool by_row;  // every row has a maximum of its own
         bool block_keeps_nan;
         Transform transform;
+        Factors* factors;  // of this thread
         // largest: the maximum of each block, the first `used` of which count; A: of the tensor or row.
-        void (*choose)(const word* const (&x)[R], const float (&largest)[BLOCKS], bool nan, float A, int used, StripScales& scales);
+        void (*choose)(const word* const (&x)[R], const float (&largest)[BLOCKS], bool nan, float A, int used, Factors& factors, StripScales& scales);
         // Codes of one row, packed.
         void (*codes)(const word* x, const StripScales& scales, const byte* random, byte* out);
     };
@@ -175,7 +189,7 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
     // Maxima of neighbours as well, of the words of one vector after those of the other: a compiler narrows what is wider.
     typedef word lanes __attribute__((vector_size(64), may_alias));
     static constexpr int LANES = 64 / (int)sizeof(word);
-    template <int Width> __attribute__((always_inline)) static inline lanes largest_of(const word* x)
+    template <int Width> __attribute__((always_inline)) static lanes largest_of(const word* x)
     {
         if constexpr (Width == 1) {
             lanes all;
@@ -187,16 +201,21 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
             return even > odd ? even : odd;
         }
     }
-    static constexpr bool by_lanes = BLOCKS % LANES == 0 && B <= 64;
+    static constexpr bool by_lanes = BLOCKS % LANES == 0 && B <= 64 && (B & (B - 1)) == 0;
+    static void maxima_by_lanes(const word* x, word (&amax)[BLOCKS])
+    {
+        for (int b = 0; b < BLOCKS; b += LANES) *(lanes*)(amax + b) = largest_of<B>(x + b * B);
+    }
 #else
     static constexpr bool by_lanes = false;
+    static void maxima_by_lanes(const word*, word (&)[BLOCKS]) {}
 #endif
 
     // Magnitudes of the maxima of a row's blocks; whether one is a NaN.
     static bool block_maxima(const word* x, word (&amax)[BLOCKS])
     {
-        if constexpr (by_lanes && (B & (B - 1)) == 0) {
-            for (int b = 0; b < BLOCKS; b += LANES) *(lanes*)(amax + b) = largest_of<B>(x + b * B);
+        if constexpr (by_lanes) {
+            maxima_by_lanes(x, amax);
         } else if constexpr (B % 2 == 0 && (B & (B - 1)) == 0) {
             halve_to_blocks<B>(x, amax);
         } else {
@@ -252,7 +271,7 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
         StripScales scales;
         alignas(64) float largest[BLOCKS];
         const bool nan = maxima(x, numerics.block_keeps_nan, largest);
-        numerics.choose(x, largest, nan, A, count * blocks, scales);
+        numerics.choose(x, largest, nan, A, count * blocks, *numerics.factors, scales);
         alignas(64) byte bytes[BLOCKS], all[WIDTH * BITS / 8], drawn[WIDTH];
         for (int b = 0; b < BLOCKS; ++b) bytes[b] = (byte)scales.byte[b];
         const bool flat = R == 1 && count > 1 && job.map.is_flat(blocks);
