@@ -60,22 +60,24 @@ template <int First, class V> __attribute__((always_inline)) inline V every_seco
 }
 #endif
 
-// Each of COUNT numbers TIMES over.
+// Each of COUNT numbers TIMES over; and sixteen of them, from `at` on.
 template <int COUNT, int TIMES> inline void spread(const float* from, float* to)
 {
-#if defined(__AVX512F__)
-    if constexpr (TIMES == 8 && COUNT % 16 == 0) {
-        for (int b = 0; b < COUNT; b += 2) {
-            ints16 pick;
-            for (int i = 0; i < 16; ++i) pick[i] = b % 16 + i / 8;
-            *(floats16*)(to + 8 * b) = looked_up(*(const floats16*)(from + b / 16 * 16), pick);
-        }
-        return;
-    }
-#endif
     for (int b = 0; b < COUNT; ++b)
         for (int i = 0; i < TIMES; ++i) to[b * TIMES + i] = from[b];
 }
+#if defined(__AVX512F__)
+template <int COUNT, int TIMES> __attribute__((always_inline)) inline floats16 spread_at(const float* from, int at)
+{
+    const int b = at / TIMES;
+    if constexpr (TIMES == 8 && COUNT % 16 == 0) {
+        ints16 pick;
+        for (int i = 0; i < 16; ++i) pick[i] = i / 8;
+        return looked_up(*(const floats16*)(from + b / 16 * 16), pick + b % 16);
+    }
+    return from[b] - floats16{};
+}
+#endif
 
 typedef unsigned words8 __attribute__((vector_size(32), may_alias));
 
@@ -139,6 +141,13 @@ struct Units {
     bool take(size& unit) const
     {
         for (size turn; (turn = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < parts * part;)
+            if ((unit = turn % parts * part + turn / parts) < count) return true;
+        return false;
+    }
+    // The last unit first: what a search for the maximum read last may be in the cache.
+    bool take_back(size& unit) const
+    {
+        for (size turn; (turn = parts * part - 1 - __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) >= 0;)
             if ((unit = turn % parts * part + turn / parts) < count) return true;
         return false;
     }
@@ -305,19 +314,35 @@ constexpr size STREAMED = 4 << 20;
 
 inline bool streams(const void* to, size whole) { return whole >= STREAMED && (unsigned long)to % 16 == 0; }
 
-// Copy past the caches; `to` and `count` are multiples of 16.
+// Copy past the caches; `to` and `count` are multiples of 16. A line that is written in parts, one right after another, is
+// written to memory once.
 inline void stream(void* __restrict to, const void* __restrict from, int count)
 {
-    typedef long long lane __attribute__((vector_size(16), may_alias));
-    for (int i = 0; i < count / 16; ++i) {
+    byte* const out = (byte*)to;
+    const byte* const in = (const byte*)from;
+    const auto move = [&](int at) __attribute__((always_inline)) {
+        typedef long long lane __attribute__((vector_size(16), may_alias));
+        lane part;
+        __builtin_memcpy(&part, in + at, 16);
 #if defined(__clang__)
-        __builtin_nontemporal_store(((const lane*)from)[i], (lane*)to + i);
+        __builtin_nontemporal_store(part, (lane*)(out + at));
 #elif defined(__SSE2__)
-        __builtin_ia32_movntdq((lane*)to + i, ((const lane*)from)[i]);
+        __builtin_ia32_movntdq((lane*)(out + at), part);
 #else
-        ((lane*)to)[i] = ((const lane*)from)[i];
+        *(lane*)(out + at) = part;
 #endif
+    };
+    int at = 0;
+#if defined(__AVX512F__) && !defined(__clang__)
+    typedef long long line __attribute__((vector_size(64), may_alias));
+    for (; at < count && (unsigned long)(out + at) % 64; at += 16) move(at);
+    for (; at + 64 <= count; at += 64) {
+        line whole;
+        __builtin_memcpy(&whole, in + at, 64);
+        __builtin_ia32_movntdq512((line*)(out + at), whole);
     }
+#endif
+    for (; at < count; at += 16) move(at);
 }
 
 // What was streamed is in memory before anything that this thread says about it.
