@@ -60,6 +60,36 @@ template <int First, class V> __attribute__((always_inline)) inline V every_seco
 }
 #endif
 
+#if defined(__AVX512VBMI__)
+typedef byte bytes64 __attribute__((vector_size(64), may_alias));
+typedef unsigned short halves32 __attribute__((vector_size(64), may_alias));
+
+// Of two tables the entry index % 128.
+inline bytes64 looked_up(bytes64 low, bytes64 high, bytes64 index)
+{
+#if defined(__clang__)
+    return (bytes64)__builtin_ia32_vpermi2varqi512((char __attribute__((vector_size(64))))low, (char __attribute__((vector_size(64))))index,
+        (char __attribute__((vector_size(64))))high);
+#else
+    return __builtin_shuffle(low, high, index);
+#endif
+}
+// Bytes FIRST, FIRST + STEP, ... of two vectors, one vector after the other.
+template <int FIRST, int STEP> inline bytes64 bytes_of(bytes64 a, bytes64 b)
+{
+    bytes64 index;
+    for (int i = 0; i < 64; ++i) index[i] = (byte)(FIRST + STEP * i);
+    return looked_up(a, b, index);
+}
+// Even bytes of two vectors, by turns.
+inline bytes64 even_bytes_by_turns(bytes64 a, bytes64 b)
+{
+    bytes64 index;
+    for (int i = 0; i < 64; ++i) index[i] = (byte)(i % 2 ? 64 + i - 1 : i);
+    return looked_up(a, b, index);
+}
+#endif
+
 // Each of COUNT numbers TIMES over; and sixteen of them, from `at` on.
 template <int COUNT, int TIMES> inline void spread(const float* from, float* to)
 {
@@ -70,10 +100,10 @@ template <int COUNT, int TIMES> inline void spread(const float* from, float* to)
 template <int COUNT, int TIMES> __attribute__((always_inline)) inline floats16 spread_at(const float* from, int at)
 {
     const int b = at / TIMES;
-    if constexpr (TIMES == 8 && COUNT % 16 == 0) {
-        ints16 pick;
-        for (int i = 0; i < 16; ++i) pick[i] = i / 8;
-        return looked_up(*(const floats16*)(from + b / 16 * 16), pick + b % 16);
+    if constexpr (TIMES == 8) {
+        constexpr ints16 first = {-1, -1, -1, -1, -1, -1, -1, -1};
+        const ints16 low = ((const int*)from)[b] + ints16{}, high = ((const int*)from)[b + 1] + ints16{};
+        return (floats16)((low & first) | (high & ~first));
     }
     return from[b] - floats16{};
 }
@@ -141,13 +171,6 @@ struct Units {
     bool take(size& unit) const
     {
         for (size turn; (turn = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < parts * part;)
-            if ((unit = turn % parts * part + turn / parts) < count) return true;
-        return false;
-    }
-    // The last unit first: what a search for the maximum read last may be in the cache.
-    bool take_back(size& unit) const
-    {
-        for (size turn; (turn = parts * part - 1 - __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) >= 0;)
             if ((unit = turn % parts * part + turn / parts) < count) return true;
         return false;
     }

@@ -163,28 +163,70 @@ template <class S, class Raw> struct Loops {
     static constexpr bool multiplies = S::Arithmetic::template apply<S, In> == arithmetic::te::apply<S, In>
         || S::Arithmetic::template apply<S, In> == arithmetic::flashinfer::apply<S, In>
         || S::Arithmetic::template apply<S, In> == arithmetic::no_global_scale::apply<S, In>;
-    static constexpr bool signs_apart = multiplies && same_type<In, bfloat16> && S::Element::by_sums && S::Element::sign == Sign::bit;
+    static constexpr bool signs_apart = multiplies && (same_type<In, bfloat16> || same_type<In, float32>) && S::Element::by_sums
+        && S::Element::sign == Sign::bit;
+
+#if defined(__AVX512VBMI__)
+    // The codes of 64 elements from x on, those of two in the lower byte of each word. Their patterns have them in byte 0,
+    // and the input has the signs in its highest byte.
+    __attribute__((always_inline)) static halves32 pairs_of_codes(const word* x, const float (&factors)[BLOCKS], int at)
+    {
+        alignas(64) unsigned w[sizeof(word)][16], patterns[4][16];
+        __builtin_memcpy(w, x, sizeof w);
+        bytes64 codes, signs;
+        if constexpr (sizeof(word) == 2) {
+            IN_REGISTERS
+            for (int q = 0; q < 2; ++q) {
+                alignas(64) float f[16];
+                *(floats16*)f = spread_at<BLOCKS, B / 2>(factors, at / 2 + 16 * q);
+                for (int k = 0; k < 16; ++k) {
+                    const unsigned magnitudes = w[q][k] & 0x7fff7fffu;
+                    patterns[q][k] = S::Element::template e2m1_pattern_of_magnitude<true>(float_of(magnitudes << 16) * f[k]);
+                    patterns[2 + q][k] = S::Element::template e2m1_pattern_of_magnitude<true>(float_of(magnitudes & 0xffff0000u) * f[k]);
+                }
+            }
+            const halves32 low = every_second<0>(*(halves32*)patterns[0], *(halves32*)patterns[1]);
+            const halves32 high = every_second<0>(*(halves32*)patterns[2], *(halves32*)patterns[3]);
+            codes = even_bytes_by_turns((bytes64)low, (bytes64)high);
+            signs = bytes_of<1, 2>(*(bytes64*)w[0], *(bytes64*)w[1]);
+        } else {
+            IN_REGISTERS
+            for (int q = 0; q < 4; ++q) {
+                const float f = factors[(at + 16 * q) / B];
+                for (int k = 0; k < 16; ++k)
+                    patterns[q][k] = S::Element::template e2m1_pattern_of_magnitude<true>(float_of(w[q][k] & 0x7fffffffu) * f);
+            }
+            const halves32 low = every_second<0>(*(halves32*)patterns[0], *(halves32*)patterns[1]);
+            const halves32 high = every_second<0>(*(halves32*)patterns[2], *(halves32*)patterns[3]);
+            codes = bytes_of<0, 2>((bytes64)low, (bytes64)high);
+            const halves32 first = every_second<1>(*(halves32*)w[0], *(halves32*)w[1]);
+            const halves32 second = every_second<1>(*(halves32*)w[2], *(halves32*)w[3]);
+            signs = bytes_of<1, 2>((bytes64)first, (bytes64)second);
+        }
+        const halves32 both = (halves32)codes | ((halves32)signs >> 4 & 0x0808);
+        return both | both >> 4;
+    }
+#endif
 
     template <bool Narrow> static void codes_of(const word* __restrict x, const StripScales& scales, const byte* __restrict random, byte* __restrict out)
     {
         const float g = scales.g;
         constexpr int STEP = B % 2 ? 1 : 2;  // a pair of elements shares its scale, or does not
         alignas(64) float factor[WIDTH / STEP], s[WIDTH / STEP];
-        spread<BLOCKS, B / STEP>(scales.factor, factor);
         const pair_of_words* pairs = (const pair_of_words*)x;
         alignas(64) unsigned packed[WIDTH / 2];  // narrowed afterwards: before, a compiler narrows every term
-        if constexpr (Narrow && signs_apart) {
-            for (int k = 0; k < WIDTH / 2; ++k) {
-                const unsigned w = pairs[k], magnitudes = w & 0x7fff7fffu;
-                const float f = factor[STEP == 2 ? k : 2 * k], next = factor[STEP == 2 ? k : 2 * k + 1];
-                const unsigned low = S::Element::template e2m1_pattern_of_magnitude<true>(float_of(magnitudes << 16) * f);
-                const unsigned high = S::Element::template e2m1_pattern_of_magnitude<true>(float_of(magnitudes & 0xffff0000u) * next);
-                packed[k] = low | high << 4 | (w >> 12 & 0x8u) | (w >> 24 & 0x80u);
+#if defined(__AVX512VBMI__)
+        if constexpr (Narrow && signs_apart && WIDTH % 128 == 0 && B % 16 == 0 && BLOCKS % 16 == 0) {
+            for (int at = 0; at < WIDTH; at += 128) {
+                const bytes64 first = (bytes64)pairs_of_codes(x + at, scales.factor, at);
+                const bytes64 second = (bytes64)pairs_of_codes(x + at + 64, scales.factor, at + 64);
+                const bytes64 both = bytes_of<0, 2>(first, second);
+                __builtin_memcpy(out + at / 2, &both, 64);
             }
-            for (int k = 0; k < WIDTH / 2; ++k) out[k] = (byte)packed[k];
             return;
         }
-        spread<BLOCKS, B / STEP>(scales.s, s);
+#endif
+        spread<BLOCKS, B / STEP>(scales.factor, factor), spread<BLOCKS, B / STEP>(scales.s, s);
         const pair_of_bytes* randoms = (const pair_of_bytes*)random;
         pair_of_bytes* out16 = (pair_of_bytes*)out;
         for (int k = 0; k < WIDTH / 2; ++k) {

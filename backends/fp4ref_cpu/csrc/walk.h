@@ -286,10 +286,8 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
                     __builtin_memcpy(drawn + p * pieces.pitch, random + p * R * in.columns, (unsigned)width);
                 random = drawn;
             }
-            const bool past = direct && WIDTH * BITS / 8 % 16 == 0 && streams(out, in.rows * pitch);
-            byte* const to = direct && !past ? out : all;
+            byte* const to = direct ? out : all;
             numerics.codes(x[r], scales, random, to);
-            if (past) stream(out, all, sizeof all);
             for (int p = 0; p < count && row + p * R + r < bottom; ++p) {
                 byte* const from = all + p * pieces.pitch * BITS / 8;
                 if (!direct) {
@@ -309,7 +307,7 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
         const bool straight = in.along.unit() && !numerics.transform, one = pieces.count == 1;
         const int lines = !straight ? LINES : one ? ROWS : SPAN / WIDTH * R * pieces.count;
         const Units units(&job.next, in.rows, in.columns, lines, SPAN);
-        for (size unit; units.take_back(unit);) {
+        for (size unit; units.take(unit);) {
             const size top = unit / units.across * lines, left = unit % units.across * SPAN;
             const size bottom = top + lines < in.rows ? top + lines : in.rows;
             const size right = left + SPAN < in.columns ? left + SPAN : in.columns;
