@@ -45,6 +45,21 @@ inline floats16 looked_up(floats16 low, floats16 high, ints16 index)
 }
 #endif
 
+// Whether one of COUNT integers is not zero.
+template <int COUNT> inline bool has_any(const unsigned* flags)
+{
+#if defined(__AVX512F__)
+    if constexpr (COUNT % 16 == 0) {
+        ints16 all = *(const ints16*)flags;
+        for (int i = 16; i < COUNT; i += 16) all |= *(const ints16*)(flags + i);
+        return __builtin_ia32_ucmpd512_mask(all, ints16{}, 4, (unsigned short)-1);  // not equal, a bit for each
+    }
+#endif
+    unsigned all = 0;
+    for (int i = 0; i < COUNT; ++i) all |= flags[i];
+    return all;
+}
+
 #if defined(__AVX512BW__)
 // Every second one of the elements of two vectors, from element First on.
 template <int First, class V> __attribute__((always_inline)) inline V every_second(V a, V b)

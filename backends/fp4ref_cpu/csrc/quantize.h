@@ -26,9 +26,8 @@ template <class S, class Raw> struct Loops {
 
     static void quantize(QuantizeJob& job)
     {
-        Factors factors;
-        factors.g = 0x7fffffffu;  // of no global scale
-        Steps::quantize(job, {by_row, S::block_keeps_nan, transform(), &factors, choose, codes});
+        Found found;
+        Steps::quantize(job, {by_row, S::block_keeps_nan, transform(), &found, choose, codes});
     }
     static void amax(AmaxJob& job) { Steps::amax(job, by_row, S::amax_keeps_nan, transform()); }
 
@@ -114,22 +113,21 @@ template <class S, class Raw> struct Loops {
     }
 
     // The same factors as one by one, those of a byte once.
-    static void look_up(const float (&largest)[BLOCKS], Factors& factors, StripScales& scales)
+    static void look_up(const float (&largest)[BLOCKS], Found& found, StripScales& scales)
     {
-        factors.begin(bits_of(scales.g));
         for (int b = 0; b < BLOCKS; ++b) {
             const unsigned byte = scales.byte[b];
-            const float s = S::Scale::decode(byte);
-            if (!factors.known[byte]) factors.of[byte] = S::Arithmetic::template factor<S, In>(s, scales.g), factors.known[byte] = true;
-            scales.factor[b] = factors.of[byte];
+            if (!found.known[byte]) found.factor[byte] = S::Arithmetic::template factor<S, In>(S::Scale::decode(byte), scales.g), found.known[byte] = true;
+            scales.factor[b] = found.factor[byte];
         }
         if constexpr (is_among<arithmetic::kernel_approx_by_amax>)
             for (int b = 0; b < BLOCKS; ++b) scales.factor[b] = largest[b] == 0.0f ? 0.0f : scales.factor[b];
     }
 
-    static void choose(const word* const (&x)[R], const float (&largest)[BLOCKS], bool nan, float A, int used, Factors& factors, StripScales& scales)
+    static void choose(const word* const (&x)[R], const float (&largest)[BLOCKS], bool nan, float A, int used, Found& found, StripScales& scales)
     {
-        const float g = scales.g = global_scale<S, In>(A);
+        if (!found.is_of(A)) found.begin(A, global_scale<S, In>(A));
+        const float g = scales.g = found.g;
         if constexpr (S::Search::enabled) {
             quick_over_constant(A) ? search<true>(x, largest, g, A, scales) : search<false>(x, largest, g, A, scales);
         } else {
@@ -140,12 +138,12 @@ template <class S, class Raw> struct Loops {
                 scales.byte[b] = byte, scales.s[b] = s;
                 if constexpr (!by_reciprocal) scales.factor[b] = S::Arithmetic::template factor<S, In>(s, g);
             }
-            if constexpr (by_reciprocal) look_up(largest, factors, scales);
+            if constexpr (by_reciprocal) look_up(largest, found, scales);
         }
-        unsigned wide = nan;
+        alignas(64) unsigned wide[BLOCKS];
         for (int b = 0; b < BLOCKS; ++b)
-            wide |= (b < used) & !is_narrow<S, In>(largest[b], Scale{0, scales.s[b], scales.factor[b]});
-        scales.narrow = !wide;
+            wide[b] = (b < used) & !is_narrow<S, In>(largest[b], Scale{0, scales.s[b], scales.factor[b]});
+        scales.narrow = !nan && !has_any<BLOCKS>(wide);
     }
 
     template <bool Narrow> static unsigned code(float x, float s, float factor, float g, unsigned random)

@@ -29,16 +29,19 @@ struct AmaxJob {
     size next;
 };
 
-// Factors of scale bytes under one global scale, for an arithmetic that takes long to find them.
-struct Factors {
-    unsigned g;  // bits of the global scale
+// What a thread found for the maximum of the strip before: the global scale, and the factors of scale bytes for an
+// arithmetic that takes long to find them.
+struct Found {
+    unsigned A = 0xffffffffu;  // bits of no maximum
+    float g = 0.0f;
     bool known[256];
-    float of[256];
+    float factor[256];
 
-    void begin(unsigned bits)
+    bool is_of(float maximum) const { return __builtin_bit_cast(unsigned, maximum) == A; }
+    void begin(float maximum, float global)
     {
-        if (bits != g) __builtin_memset(known, 0, sizeof known);
-        g = bits;
+        A = __builtin_bit_cast(unsigned, maximum), g = global;
+        __builtin_memset(known, 0, sizeof known);
     }
 };
 
@@ -153,9 +156,9 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
         bool by_row;  // every row has a maximum of its own
         bool block_keeps_nan;
         Transform transform;
-        Factors* factors;  // of this thread
+        Found* found;  // of this thread
         // largest: the maximum of each block, the first `used` of which count; A: of the tensor or row.
-        void (*choose)(const word* const (&x)[R], const float (&largest)[BLOCKS], bool nan, float A, int used, Factors& factors, StripScales& scales);
+        void (*choose)(const word* const (&x)[R], const float (&largest)[BLOCKS], bool nan, float A, int used, Found& found, StripScales& scales);
         // Codes of one row, packed.
         void (*codes)(const word* x, const StripScales& scales, const byte* random, byte* out);
     };
@@ -202,20 +205,29 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
         }
     }
     static constexpr bool by_lanes = BLOCKS % LANES == 0 && B <= 64 && (B & (B - 1)) == 0;
-    static void maxima_by_lanes(const word* x, word (&amax)[BLOCKS])
+    // The maxima of a row's blocks; whether one is a NaN.
+    static bool maxima_by_lanes(const word* x, word (&amax)[BLOCKS])
     {
-        for (int b = 0; b < BLOCKS; b += LANES) *(lanes*)(amax + b) = largest_of<B>(x + b * B);
+        lanes most = {};
+        for (int b = 0; b < BLOCKS; b += LANES) {
+            const lanes found = largest_of<B>(x + b * B);
+            *(lanes*)(amax + b) = found;
+            most = most > found ? most : found;
+        }
+        alignas(64) unsigned flags[16];
+        *(lanes*)flags = most > INFINITE;
+        return has_any<16>(flags);
     }
 #else
     static constexpr bool by_lanes = false;
-    static void maxima_by_lanes(const word*, word (&)[BLOCKS]) {}
+    static bool maxima_by_lanes(const word*, word (&)[BLOCKS]) { return false; }
 #endif
 
     // Magnitudes of the maxima of a row's blocks; whether one is a NaN.
     static bool block_maxima(const word* x, word (&amax)[BLOCKS])
     {
         if constexpr (by_lanes) {
-            maxima_by_lanes(x, amax);
+            return maxima_by_lanes(x, amax);
         } else if constexpr (B % 2 == 0 && (B & (B - 1)) == 0) {
             halve_to_blocks<B>(x, amax);
         } else {
@@ -271,7 +283,7 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
         StripScales scales;
         alignas(64) float largest[BLOCKS];
         const bool nan = maxima(x, numerics.block_keeps_nan, largest);
-        numerics.choose(x, largest, nan, A, count * blocks, *numerics.factors, scales);
+        numerics.choose(x, largest, nan, A, count * blocks, *numerics.found, scales);
         alignas(64) byte bytes[BLOCKS], all[WIDTH * BITS / 8], drawn[WIDTH];
         for (int b = 0; b < BLOCKS; ++b) bytes[b] = (byte)scales.byte[b];
         const bool flat = R == 1 && count > 1 && job.map.is_flat(blocks);
