@@ -114,7 +114,7 @@ template <class S, class In, class Out> struct Values {
     }
 
     // Sixteen bytes at a time, whose values never leave the registers.
-    static constexpr bool by_sixteen = BITS == 4 && B % 16 == 0 && (B > 16 || BLOCKS % 16 == 0) && !S::has_hadamard;
+    static constexpr bool by_sixteen = BITS == 4 && (B == 16 || B % 32 == 0) && !S::has_hadamard;
 #if defined(__AVX512F__)
     template <bool Numbers> static void values_of_sixteen(const byte* data, const float (&decoded)[BLOCKS], float A, word* __restrict out)
     {

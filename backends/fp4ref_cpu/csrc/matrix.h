@@ -96,11 +96,11 @@ template <int FIRST, int STEP> inline bytes64 bytes_of(bytes64 a, bytes64 b)
     for (int i = 0; i < 64; ++i) index[i] = (byte)(FIRST + STEP * i);
     return looked_up(a, b, index);
 }
-// Even bytes of two vectors, by turns.
-inline bytes64 even_bytes_by_turns(bytes64 a, bytes64 b)
+// Bytes FIRST, FIRST + 2, ... of two vectors, by turns.
+template <int FIRST> inline bytes64 by_turns(bytes64 a, bytes64 b)
 {
     bytes64 index;
-    for (int i = 0; i < 64; ++i) index[i] = (byte)(i % 2 ? 64 + i - 1 : i);
+    for (int i = 0; i < 64; ++i) index[i] = (byte)(FIRST + (i % 2 ? 64 + i - 1 : i));
     return looked_up(a, b, index);
 }
 #endif

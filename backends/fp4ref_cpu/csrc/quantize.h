@@ -157,52 +157,65 @@ template <class S, class Raw> struct Loops {
         scales.narrow ? codes_of<true>(x, scales, random, out) : codes_of<false>(x, scales, random, out);
     }
 
-    // Whether an element of a bfloat16, which its product with a positive factor is, has its code by the magnitude.
+#if defined(__AVX512VBMI__)
+    // Whether codes are made of bytes, those of patterns and the highest ones, which have the signs: of the elements, or of
+    // bfloat16 inputs that are multiplied by a positive factor.
+    static constexpr bool by_bytes = BITS == 4 && S::Element::by_sums && (S::Element::sign == Sign::bit || S::Element::sign == Sign::negative)
+        && !S::Element::tells_infinity && WIDTH % 128 == 0 && (B == 16 || B % 32 == 0);
     static constexpr bool multiplies = S::Arithmetic::template apply<S, In> == arithmetic::te::apply<S, In>
         || S::Arithmetic::template apply<S, In> == arithmetic::flashinfer::apply<S, In>
         || S::Arithmetic::template apply<S, In> == arithmetic::no_global_scale::apply<S, In>;
-    static constexpr bool signs_apart = multiplies && (same_type<In, bfloat16> || same_type<In, float32>) && S::Element::by_sums
-        && S::Element::sign == Sign::bit;
+    static constexpr bool input_signs = multiplies && S::Element::sign == Sign::bit && same_type<In, bfloat16>;
 
-#if defined(__AVX512VBMI__)
-    // The codes of 64 elements from x on, those of two in the lower byte of each word. Their patterns have them in byte 0,
-    // and the input has the signs in its highest byte.
-    __attribute__((always_inline)) static halves32 pairs_of_codes(const word* x, const float (&factors)[BLOCKS], int at)
+    // The pattern of an element, and a number with its sign: -0 has none where only negative numbers do.
+    __attribute__((always_inline)) static unsigned pattern(float x, float s, float factor, unsigned& sign)
     {
-        alignas(64) unsigned w[sizeof(word)][16], patterns[4][16];
-        __builtin_memcpy(w, x, sizeof w);
-        bytes64 codes, signs;
+        const float y = scaled_number<S, In>(x, Scale{0, s, factor});
+        sign = bits_of(S::Element::sign == Sign::bit ? y : y + 0.0f);
+        return S::Element::template e2m1_pattern<true>(y);
+    }
+
+    // The codes of 64 elements from x on, those of two in the lower byte of each word.
+    __attribute__((always_inline)) static halves32 pairs_of_codes(const word* x, const StripScales& scales, int at)
+    {
+        alignas(64) unsigned patterns[4][16], signs[4][16];
+        alignas(64) float f[16], s[16];
+        bytes64 codes, high;
         if constexpr (sizeof(word) == 2) {
+            alignas(64) unsigned w[2][16];
+            __builtin_memcpy(w, x, sizeof w);
             IN_REGISTERS
             for (int q = 0; q < 2; ++q) {
-                alignas(64) float f[16];
-                *(floats16*)f = spread_at<BLOCKS, B / 2>(factors, at / 2 + 16 * q);
-                for (int k = 0; k < 16; ++k) {
-                    const unsigned magnitudes = w[q][k] & 0x7fff7fffu;
-                    patterns[q][k] = S::Element::template e2m1_pattern_of_magnitude<true>(float_of(magnitudes << 16) * f[k]);
-                    patterns[2 + q][k] = S::Element::template e2m1_pattern_of_magnitude<true>(float_of(magnitudes & 0xffff0000u) * f[k]);
-                }
+                *(floats16*)f = spread_at<BLOCKS, B / 2>(scales.factor, at / 2 + 16 * q);
+                *(floats16*)s = spread_at<BLOCKS, B / 2>(scales.s, at / 2 + 16 * q);
+                for (int k = 0; k < 16; ++k)
+                    if constexpr (input_signs) {
+                        const unsigned magnitudes = w[q][k] & 0x7fff7fffu;
+                        patterns[q][k] = S::Element::template e2m1_pattern_of_magnitude<true>(float_of(magnitudes << 16) * f[k]);
+                        patterns[2 + q][k] = S::Element::template e2m1_pattern_of_magnitude<true>(float_of(magnitudes & 0xffff0000u) * f[k]);
+                    } else {
+                        patterns[q][k] = pattern(In::widen((word)(w[q][k] & 0xffffu)), s[k], f[k], signs[q][k]);
+                        patterns[2 + q][k] = pattern(In::widen((word)(w[q][k] >> 16)), s[k], f[k], signs[2 + q][k]);
+                    }
             }
-            const halves32 low = every_second<0>(*(halves32*)patterns[0], *(halves32*)patterns[1]);
-            const halves32 high = every_second<0>(*(halves32*)patterns[2], *(halves32*)patterns[3]);
-            codes = even_bytes_by_turns((bytes64)low, (bytes64)high);
-            signs = bytes_of<1, 2>(*(bytes64*)w[0], *(bytes64*)w[1]);
+            codes = by_turns<0>(words_of<0>(patterns[0], patterns[1]), words_of<0>(patterns[2], patterns[3]));
+            if constexpr (input_signs) high = bytes_of<1, 2>(*(bytes64*)w[0], *(bytes64*)w[1]);
+            else high = by_turns<1>(words_of<1>(signs[0], signs[1]), words_of<1>(signs[2], signs[3]));
         } else {
             IN_REGISTERS
             for (int q = 0; q < 4; ++q) {
-                const float f = factors[(at + 16 * q) / B];
-                for (int k = 0; k < 16; ++k)
-                    patterns[q][k] = S::Element::template e2m1_pattern_of_magnitude<true>(float_of(w[q][k] & 0x7fffffffu) * f);
+                const int b = (at + 16 * q) / B;
+                for (int k = 0; k < 16; ++k) patterns[q][k] = pattern(In::widen(x[16 * q + k]), scales.s[b], scales.factor[b], signs[q][k]);
             }
-            const halves32 low = every_second<0>(*(halves32*)patterns[0], *(halves32*)patterns[1]);
-            const halves32 high = every_second<0>(*(halves32*)patterns[2], *(halves32*)patterns[3]);
-            codes = bytes_of<0, 2>((bytes64)low, (bytes64)high);
-            const halves32 first = every_second<1>(*(halves32*)w[0], *(halves32*)w[1]);
-            const halves32 second = every_second<1>(*(halves32*)w[2], *(halves32*)w[3]);
-            signs = bytes_of<1, 2>((bytes64)first, (bytes64)second);
+            codes = bytes_of<0, 2>(words_of<0>(patterns[0], patterns[1]), words_of<0>(patterns[2], patterns[3]));
+            high = bytes_of<1, 2>(words_of<1>(signs[0], signs[1]), words_of<1>(signs[2], signs[3]));
         }
-        const halves32 both = (halves32)codes | ((halves32)signs >> 4 & 0x0808);
+        const halves32 both = (halves32)codes | ((halves32)high >> 4 & 0x0808);
         return both | both >> 4;
+    }
+    template <int FIRST> __attribute__((always_inline)) static bytes64 words_of(const unsigned (&a)[16], const unsigned (&b)[16])
+    {
+        return (bytes64)every_second<FIRST>(*(const halves32*)a, *(const halves32*)b);
     }
 #endif
 
@@ -214,11 +227,10 @@ template <class S, class Raw> struct Loops {
         const pair_of_words* pairs = (const pair_of_words*)x;
         alignas(64) unsigned packed[WIDTH / 2];  // narrowed afterwards: before, a compiler narrows every term
 #if defined(__AVX512VBMI__)
-        if constexpr (Narrow && signs_apart && WIDTH % 128 == 0 && B % 16 == 0 && BLOCKS % 16 == 0) {
+        if constexpr (Narrow && by_bytes) {
             for (int at = 0; at < WIDTH; at += 128) {
-                const bytes64 first = (bytes64)pairs_of_codes(x + at, scales.factor, at);
-                const bytes64 second = (bytes64)pairs_of_codes(x + at + 64, scales.factor, at + 64);
-                const bytes64 both = bytes_of<0, 2>(first, second);
+                const bytes64 first = (bytes64)pairs_of_codes(x + at, scales, at);
+                const bytes64 both = bytes_of<0, 2>(first, (bytes64)pairs_of_codes(x + at + 64, scales, at + 64));
                 __builtin_memcpy(out + at / 2, &both, 64);
             }
             return;

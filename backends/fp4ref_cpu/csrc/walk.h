@@ -257,6 +257,20 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
     [[gnu::noinline]] static bool maxima(const word* const (&x)[R], bool keeps_nan, float (&largest)[BLOCKS])
     {
         alignas(64) word amax[BLOCKS];
+        bool nan;
+        if constexpr (R > 1 && by_lanes) {
+            alignas(64) word merged[WIDTH];  // first of the columns, then of their neighbours
+            for (int i = 0; i < WIDTH; ++i) merged[i] = x[0][i] & MAGNITUDE;
+            for (int r = 1; r < R; ++r)
+                for (int i = 0; i < WIDTH; ++i) merged[i] = larger_word(merged[i], x[r][i] & MAGNITUDE);
+            nan = maxima_by_lanes(merged, amax);
+            if (nan && !keeps_nan) of_rows(x, keeps_nan, amax);
+        } else nan = of_rows(x, keeps_nan, amax);
+        for (int b = 0; b < BLOCKS; ++b) largest[b] = In::widen(amax[b]);
+        return nan;
+    }
+    static bool of_rows(const word* const (&x)[R], bool keeps_nan, word (&amax)[BLOCKS])
+    {
         bool nan = block_maxima(x[0], amax);
         if (nan && !keeps_nan) block_maxima_of_numbers(x[0], amax);
         for (int r = 1; r < R; ++r) {
@@ -266,7 +280,6 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
             for (int b = 0; b < BLOCKS; ++b) amax[b] = larger_word(amax[b], other[b]);
             nan |= has;
         }
-        for (int b = 0; b < BLOCKS; ++b) largest[b] = In::widen(amax[b]);
         return nan;
     }
 
