@@ -116,9 +116,8 @@ template <int COUNT, int TIMES> __attribute__((always_inline)) inline floats16 s
 {
     const int b = at / TIMES;
     if constexpr (TIMES == 8) {
-        constexpr ints16 first = {-1, -1, -1, -1, -1, -1, -1, -1};
-        const ints16 low = ((const int*)from)[b] + ints16{}, high = ((const int*)from)[b + 1] + ints16{};
-        return (floats16)((low & first) | (high & ~first));
+        constexpr ints16 second = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
+        return second ? from[b + 1] - floats16{} : from[b] - floats16{};
     }
     return from[b] - floats16{};
 }

@@ -463,14 +463,31 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
     static word row_maximum(const word* x, int width, bool keeps_nan)
     {
         word largest = 0;
-        for (int start = 0; start < width; start += WIDTH) {
+        int i = 0;
+#if defined(__AVX512BW__)
+        constexpr int STEP = 4 * LANES;
+        if (width >= STEP) {
+            lanes most[4] = {};
+            for (; i + STEP <= width; i += STEP)
+                IN_REGISTERS
+                for (int k = 0; k < 4; ++k) {
+                    ahead(x + i + k * LANES, LANES);
+                    const lanes magnitudes = largest_of<1>(x + i + k * LANES);
+                    most[k] = most[k] > magnitudes ? most[k] : magnitudes;
+                }
+            IN_REGISTERS
+            for (int k = 0; k < 4; ++k)
+                for (int l = 0; l < LANES; ++l) largest = larger_word(largest, most[k][l]);
+        }
+#endif
+        for (int start = i; start < width; start += WIDTH) {
             const int stop = width - start < WIDTH ? width : start + WIDTH;
             ahead(x + start, WIDTH);
-            for (int i = start; i < stop; ++i) largest = larger_word(largest, x[i] & MAGNITUDE);
+            for (i = start; i < stop; ++i) largest = larger_word(largest, x[i] & MAGNITUDE);
         }
         if (keeps_nan || largest <= INFINITE) return largest;
         largest = 0;
-        for (int i = 0; i < width; ++i) {
+        for (i = 0; i < width; ++i) {
             const word magnitude = x[i] & MAGNITUDE;
             largest = magnitude > INFINITE || magnitude < largest ? largest : magnitude;
         }
