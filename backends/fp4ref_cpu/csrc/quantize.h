@@ -64,6 +64,28 @@ template <class S, class Raw> struct Loops {
         }
     }
 
+    // The same as `row_estimates`, in another order and but for ties, which its margin allows: an element passes at most half
+    // a row's additions and those of the rows. Certificates: estimate-ties, estimate-margin.
+    template <int LANES> __attribute__((always_inline)) static void product_estimates(
+        const float (&elements)[R][B][LANES], const Scales<LANES>& candidates, const float (&units)[LANES], float (&error)[LANES])
+    {
+        alignas(64) float factor[LANES], unit[LANES], sum[LANES] = {};
+        alignas(64) unsigned up[LANES];
+        for (int l = 0; l < LANES; ++l) factor[l] = candidates.factor[l], unit[l] = units[l], up[l] = S::Element::binades_up(units[l]);
+        for (int r = 0; r < R; ++r) {
+            alignas(64) float halves[2][LANES] = {};
+            IN_REGISTERS
+            for (int c = 0; c < B; ++c)
+                for (int l = 0; l < LANES; ++l) {
+                    const float x = elements[r][c][l], q = S::Element::nearest_or_tied(x, factor[l], up[l]);
+                    const float d = exact_product_plus(q, unit[l], -x);
+                    halves[c % 2][l] += S::Search::metric == Metric::mse ? d * d : magnitude(d);
+                }
+            for (int l = 0; l < LANES; ++l) sum[l] += halves[0][l] + halves[1][l];
+        }
+        for (int l = 0; l < LANES; ++l) error[l] = sum[l];
+    }
+
     // The scales that a search finds, for LANES blocks at a time, whose elements lie side by side.
     template <bool Quick> static void search(const word* const (&x)[R], const float (&amax)[BLOCKS], float g, float A, Scales<BLOCKS>& scales)
     {
@@ -81,20 +103,8 @@ template <class S, class Raw> struct Loops {
                 of_rows(error, [&](auto load, auto& of) __attribute__((always_inline)) { row_errors<S, In, Quick>(candidates, g, A, load, of); });
             };
             const auto estimates = [&](const auto& candidates, const auto& units, auto& error) __attribute__((always_inline)) {
-                if constexpr (has_product) {
-                    alignas(64) float sums[2][LANES] = {}, factor[LANES], unit[LANES];
-                    alignas(64) unsigned up[LANES];
-                    for (int l = 0; l < LANES; ++l) factor[l] = candidates.factor[l], unit[l] = units[l], up[l] = S::Element::binades_up(units[l]);
-                    for (int r = 0; r < R; ++r)
-                        IN_REGISTERS
-                        for (int c = 0; c < B; ++c)
-                            for (int l = 0; l < LANES; ++l) {
-                                const float x = elements[r][c][l], q = S::Element::nearest_or_tied(x, factor[l], up[l]);
-                                const float d = exact_product_plus(q, unit[l], -x);
-                                sums[c % 2][l] += S::Search::metric == Metric::mse ? d * d : magnitude(d);
-                            }
-                    for (int l = 0; l < LANES; ++l) error[l] = sums[0][l] + sums[1][l];
-                } else of_rows(error, [&](auto load, auto& of) __attribute__((always_inline)) { row_estimates<S, In>(candidates, units, load, of); });
+                if constexpr (has_product) product_estimates(elements, candidates, units, error);
+                else of_rows(error, [&](auto load, auto& of) __attribute__((always_inline)) { row_estimates<S, In>(candidates, units, load, of); });
             };
             Scales<LANES> found;
             choose_scales<S, In>(largest, g, A, Quick, errors, estimates, [](unsigned open) { return open; }, found);

@@ -32,15 +32,16 @@ struct AmaxJob {
 // What a thread found for the maximum of the strip before: the global scale, and the factors of scale bytes for an
 // arithmetic that takes long to find them.
 struct Found {
-    unsigned A = 0xffffffffu;  // bits of no maximum
-    float g = 0.0f;
+    bool nothing = true;
+    unsigned A;  // bits of the maximum
+    float g;
     bool known[256];
     float factor[256];
 
-    bool is_of(float maximum) const { return __builtin_bit_cast(unsigned, maximum) == A; }
+    bool is_of(float maximum) const { return !nothing && __builtin_bit_cast(unsigned, maximum) == A; }
     void begin(float maximum, float global)
     {
-        A = __builtin_bit_cast(unsigned, maximum), g = global;
+        nothing = false, A = __builtin_bit_cast(unsigned, maximum), g = global;
         __builtin_memset(known, 0, sizeof known);
     }
 };
