@@ -92,6 +92,7 @@ BACKENDS = {
         ("buffers", "words"),
         ("launch", "checks", "plan"),
         ("graphs", "maxima", "members", "cublas"),
+        ("spaces",),
         ("programs",),
         ("reading", "products", "per_tensor", "block_codes", "randoms", "several", "shared_places"),
         ("paths", "multiply", "gemm"),

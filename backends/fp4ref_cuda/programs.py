@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from fp4ref.registry import Call
-from fp4ref_cuda import buffers, recording
+from fp4ref_cuda import buffers, recording, spaces
 from fp4ref_cuda.buffers import ALIGNMENT, FRESH, Library, itemsize
 from fp4ref_cuda.graphs import Graphs
 from fp4ref_cuda.launch import enter, rehearsing
@@ -36,7 +36,8 @@ class Program(NamedTuple):
     one after the other. addresses: the position of each among these, the number of its array, and its offset in bytes;
     the last array is the words themselves. steps: what starts a launch, and where its words begin, in bytes. records:
     those of its calls, kept alive because a kind names them by their identity. graphs: of the steps, by the addresses
-    of the arrays.
+    of the arrays. inner: allocates the last array but the words, if nothing of it is returned and it fits into a piece
+    of `spaces`, which serves in its place.
     """
 
     library: Library
@@ -48,29 +49,38 @@ class Program(NamedTuple):
     plan: Plan | None
     records: tuple[Any, ...]
     graphs: Graphs
+    inner: Callable[[], Any] | None = None
 
     def again(
         self, inputs: Sequence[Any], starts: Sequence[int], views: Sequence[tuple[int, Strided]] = ()
     ) -> tuple[Any, ...]:
         """Serve another call of the kind. inputs: those given. starts: their addresses. views: of its results."""
-        library, allocators, _, _, _, take, plan, _, graphs = self
+        library, allocators, _, _, _, take, plan, _, graphs, inner = self
         enter(library)
         made = [allocate() for allocate in allocators]
+        stream, captured = library.stream(), library.captures()
         places = (*starts, *[each.data_ptr() for each in made])
-        graph = graphs.made.get(places)
-        if graph is None or library.captures():
-            self._start(places)
-        else:
-            graph.start(library.stream())
+        space = spaces.take(library.ordinal, stream) if inner and not captured else None
+        temporary: Any = inner() if inner and space is None else None  # alive until all is started
+        if inner:
+            places = (*places, space or temporary.data_ptr())
+        try:
+            graph = None if captured else graphs.made.get(places)
+            if graph is None:
+                self._start(places, stream)
+            else:
+                graph.start(stream)
+        finally:
+            if space is not None:
+                spaces.give_back(library.ordinal, stream, space)
         if plan is not None:
             remember(plan)
         results = take((*inputs, *made, None))
         return _viewed(results, views) if views else results
 
-    def _start(self, places: tuple[int, ...]) -> None:
+    def _start(self, places: tuple[int, ...], stream: int) -> None:
         """Start the launches with arrays at given addresses, which have no graph yet, or are captured."""
-        stream, library = self.library.stream(), self.library
-        graph = self.graphs.new(places, partial(self._launch, places), library) if self.steps else None
+        graph = self.graphs.new(places, partial(self._launch, places), self.library) if self.steps else None
         if graph is None:
             self._launch(places, stream)
         else:
@@ -130,7 +140,7 @@ def serve(
 
 
 def program_of(library: Library, noted: Recording, slots: tuple[int | None, ...], records: tuple[Any, ...]) -> Program:
-    """Return the program of a recorded call. Memory that it did not return is allocated as one array, the last."""
+    """Return the program of a recorded call. Memory that it did not return is one array, the last."""
     given = noted.inputs
     places, allocators = {slot: (slot, 0) for slot in range(given)}, list[Callable[[], Any]]()
     inner: dict[int, int] = {}
@@ -142,9 +152,11 @@ def program_of(library: Library, noted: Recording, slots: tuple[int | None, ...]
             inner[slot] = -(-prod(shape) * itemsize(dtype) // FRESH) * FRESH
     offsets, size = _arranged(noted.steps, inner)
     places |= {slot: (given + len(allocators), offset) for slot, offset in offsets.items()}
-    if size:
-        allocators.append(library.allocator((size,), "uint8"))
-    itself = given + len(allocators)
+    itself = given + len(allocators) + bool(size)
+    temporary = library.allocator((size,), "uint8") if size else None
+    if temporary is not None and size > spaces.SIZE:
+        allocators.append(temporary)
+        temporary = None
     words, addresses, steps = array("Q"), list[tuple[int, int, int]](), list[tuple[Start, int]]()
     for step in noted.steps:
         first = len(words)
@@ -157,7 +169,8 @@ def program_of(library: Library, noted: Recording, slots: tuple[int | None, ...]
         steps.append((step.start, 8 * first))
     take = _taking([-1 if slot is None else places[slot][0] for slot in slots])
     return Program(
-        library, tuple(allocators), words, tuple(addresses), tuple(steps), take, last_plan(), records, Graphs()
+        *(library, tuple(allocators), words, tuple(addresses), tuple(steps)),
+        *(take, last_plan(), records, Graphs(), temporary),
     )
 
 
