@@ -65,8 +65,8 @@ def launched(monkeypatch):
     monkeypatch.setattr(programs, "_programs", {})
     monkeypatch.setattr(several_calls, "_several", {})
     monkeypatch.setattr(several_calls, "_met", {})
-    monkeypatch.setattr(spaces, "_free", {})
-    monkeypatch.setattr(spaces, "_new", lambda stream: None)
+    monkeypatch.setattr(programs, "new_piece", lambda stream: None)
+    spaces.free_on(-1).clear()
     NOTED.clear()
     return NOTED
 
@@ -146,7 +146,7 @@ def test_what_is_not_returned_is_one_allocation(launched, monkeypatch):
 def pieces(monkeypatch):
     """Return the addresses of pieces of memory, as they are made."""
     made = []
-    monkeypatch.setattr(spaces, "_new", lambda stream: made.append(1024 * (len(made) + 1)) or made[-1])
+    monkeypatch.setattr(programs, "new_piece", lambda stream: made.append(1024 * (len(made) + 1)) or made[-1])
     return made
 
 
@@ -192,7 +192,7 @@ def test_a_call_between_the_launches_of_another_has_other_memory(launched, piece
     (_, _, outer), (_, _, between), (_, _, after), (_, _, last) = launched
     assert (outer[3], between[3]) == (1024, 2048)
     assert (after[0], last[0]) == (2048 + 8, 1024 + 8)
-    assert sorted(spaces._free[-1, 7]) == [1024, 2048]
+    assert sorted(spaces.free_on(-1)[7]) == [1024, 2048]
 
 
 def test_a_launch_that_fails_gives_its_memory_back(launched, pieces):
@@ -205,7 +205,7 @@ def test_a_launch_that_fails_gives_its_memory_back(launched, pieces):
     programs._programs[kind] = program._replace(steps=((failing, 0),))
     with pytest.raises(BackendError):
         programs.serve("quantize", CALL, (torch.zeros(6), None), pytest.fail)
-    assert spaces._free == {(-1, 7): [1024]}
+    assert spaces.free_on(-1)[7] == [1024]
 
 
 def test_much_memory_is_not_remembered(launched, pieces):
@@ -228,15 +228,12 @@ def test_pieces_of_memory_are_few_and_never_those_of_a_handle_with_many_streams(
     monkeypatch.setattr(spaces, "relaxed_capture", contextlib.nullcontext)
     monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(driver=driver))
     monkeypatch.setattr(spaces, "_made", [])
-    monkeypatch.setattr(spaces, "_free", {})
-    assert spaces.take(0, spaces.OF_THREADS) is None
-    assert [spaces.take(0, 1000) for _ in range(spaces.MOST + 2)] == [4096] * spaces.MOST + [None] * 2
-    spaces.give_back(0, 1000, 512)
-    assert [spaces.take(0, 1001), spaces.take(1, 1000), spaces.take(0, 1000)] == [None, None, 512]
+    assert spaces.new_piece(spaces.OF_THREADS) is None
+    assert [spaces.new_piece(1000) for _ in range(spaces.MOST + 2)] == [4096] * spaces.MOST + [None] * 2
     monkeypatch.setattr(spaces, "_made", [])
     asked = []
     driver.cuMemAlloc = lambda size: asked.append(size) or (SimpleNamespace(name="CUDA_ERROR_OUT_OF_MEMORY"), 0)
-    assert [spaces.take(0, 1000) for _ in range(3)] == [None] * 3
+    assert [spaces.new_piece(1000) for _ in range(3)] == [None] * 3
     assert asked == [spaces.SIZE]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from math import prod
@@ -22,6 +23,7 @@ from fp4ref_cuda.graphs import Graphs
 from fp4ref_cuda.launch import enter, rehearsing
 from fp4ref_cuda.plan import Plan, last_plan, remember
 from fp4ref_cuda.recording import Address, Recording, Start, Started, Strided, recorded, this
+from fp4ref_cuda.spaces import new_piece
 from fp4ref_cuda.words import HEADER, POINTERS, packed
 
 KEPT = 4096  # programs, at most
@@ -36,8 +38,8 @@ class Program(NamedTuple):
     one after the other. addresses: the position of each among these, the number of its array, and its offset in bytes;
     the last array is the words themselves. steps: what starts a launch, and where its words begin, in bytes. records:
     those of its calls, kept alive because a kind names them by their identity. graphs: of the steps, by the addresses
-    of the arrays. inner: allocates the last array but the words, if nothing of it is returned and it fits into a piece
-    of `spaces`, which serves in its place.
+    of the arrays. inner: allocates the last array but the words, if that fits into a piece of memory that stands free
+    on the stream, which serves in its place; None where it does not. free: addresses of such pieces by stream.
     """
 
     library: Library
@@ -49,21 +51,26 @@ class Program(NamedTuple):
     plan: Plan | None
     records: tuple[Any, ...]
     graphs: Graphs
-    inner: Callable[[], Any] | None = None
+    inner: Callable[[], Any] | None
+    free: defaultdict[int, list[int]]
 
     def again(
         self, inputs: Sequence[Any], starts: Sequence[int], views: Sequence[tuple[int, Strided]] = ()
     ) -> tuple[Any, ...]:
         """Serve another call of the kind. inputs: those given. starts: their addresses. views: of its results."""
-        library, allocators, _, _, _, take, plan, _, graphs, inner = self
+        library, allocators, _, _, _, take, plan, _, graphs, inner, free = self
         enter(library)
         made = [allocate() for allocate in allocators]
         stream, captured = library.stream(), library.captures()
         places = (*starts, *[each.data_ptr() for each in made])
-        space = spaces.take(library.ordinal, stream) if inner and not captured else None
-        temporary: Any = inner() if inner and space is None else None  # alive until all is started
+        piece = None
         if inner:
-            places = (*places, space or temporary.data_ptr())
+            try:
+                piece = None if captured else free[stream].pop()
+            except IndexError:
+                piece = new_piece(stream)
+            temporary = None if piece else inner()  # alive until all is started
+            places = (*places, piece or temporary.data_ptr())
         try:
             graph = None if captured else graphs.made.get(places)
             if graph is None:
@@ -71,8 +78,8 @@ class Program(NamedTuple):
             else:
                 graph.start(stream)
         finally:
-            if space is not None:
-                spaces.give_back(library.ordinal, stream, space)
+            if piece:
+                free[stream].append(piece)
         if plan is not None:
             remember(plan)
         results = take((*inputs, *made, None))
@@ -168,10 +175,8 @@ def program_of(library: Library, noted: Recording, slots: tuple[int | None, ...]
         words.extend(packed(step.arguments))
         steps.append((step.start, 8 * first))
     take = _taking([-1 if slot is None else places[slot][0] for slot in slots])
-    return Program(
-        *(library, tuple(allocators), words, tuple(addresses), tuple(steps)),
-        *(take, last_plan(), records, Graphs(), temporary),
-    )
+    made, done, free = tuple(allocators), tuple(steps), spaces.free_on(library.ordinal)
+    return Program(library, made, words, tuple(addresses), done, take, last_plan(), records, Graphs(), temporary, free)
 
 
 def _taking(slots: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:

@@ -1,12 +1,16 @@
 """Memory that the launches of one call leave for each other, remembered for the next call on the same stream.
 
 The work of a stream runs in order, so that a later call writes where an earlier one has read: torch's allocator gives
-out memory that was freed in the same order. A piece belongs to one call while that starts its launches, whichever
-thread it is on; a call that finds none, or that a caller captures, allocates as for a result. Pieces come from the
-driver, because memory of torch's allocator may belong to a pool that the caller frees, or replays a graph in.
+out memory that was freed in the same order. A call takes a piece from its stream's free ones until all its launches are
+started, so that no other thread, and nothing that runs between its launches, has the same one. What a caller captures
+has no piece. Pieces come from the driver, because memory of torch's allocator may belong to a pool that the caller
+frees, or replays a graph in.
 """
 
 from __future__ import annotations
+
+from collections import defaultdict
+from functools import lru_cache
 
 from fp4ref.errors import BackendError
 from fp4ref_cuda.graphs import relaxed_capture
@@ -16,31 +20,17 @@ SIZE = 1 << 16  # bytes of a piece: maxima of the blocks of a device, and scales
 MOST = 64  # pieces of a process, at most
 OF_THREADS = 2  # the handle that stands for another stream in each thread
 
-_free: dict[tuple[int, int], list[int]] = {}  # addresses by device and stream; its operations are atomic
 _made: list[int | None] = []  # None for one that there was no memory for
 
 
-def take(ordinal: int, stream: int) -> int | None:
-    """Return the address of SIZE bytes on the current device that nothing else writes until they are given back.
-
-    Returns None where there are none: the caller allocates.
-    """
-    try:
-        return _free[ordinal, stream].pop()
-    except (KeyError, IndexError):
-        return _new(stream)
+@lru_cache
+def free_on(ordinal: int) -> defaultdict[int, list[int]]:
+    """Return the addresses of the pieces of a device that no call uses, by stream; taking and giving is atomic."""
+    return defaultdict(list)
 
 
-def give_back(ordinal: int, stream: int, address: int) -> None:
-    """Let the next call on the stream have the bytes, once all launches that use them are started."""
-    try:
-        _free[ordinal, stream].append(address)
-    except KeyError:
-        _free.setdefault((ordinal, stream), []).append(address)
-
-
-def _new(stream: int) -> int | None:
-    """Return the address of new memory, which is kept until the process ends; None without room.
+def new_piece(stream: int) -> int | None:
+    """Return the address of SIZE new bytes on the current device, kept until the process ends; None without room.
 
     A device that had none left is not asked again.
     """
