@@ -69,7 +69,7 @@ class Program(NamedTuple):
                 piece = None if captured else free[stream].pop()
             except IndexError:
                 piece = new_piece(stream)
-            temporary = None if piece else inner()  # alive until all is started
+            temporary: Any = None if piece else inner()  # alive until all is started
             places = (*places, piece or temporary.data_ptr())
         try:
             graph = None if captured else graphs.made.get(places)
