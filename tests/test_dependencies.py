@@ -81,9 +81,9 @@ BACKENDS = {
     "backends/fp4ref_cpu": (
         ("threads", "maps", "build"),
         ("native",),
-        ("compiled",),
+        ("compiled", "jobs"),
         ("quantizing", "reading", "randoms"),
-        ("gemm",),
+        ("bound", "gemm"),
         ("operations",),
         ("",),
     ),

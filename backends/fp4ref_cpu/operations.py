@@ -10,10 +10,11 @@ from fp4ref.operands import Epilogue, Operand
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity
 from fp4ref_cpu import gemm
+from fp4ref_cpu.bound import bind_quantize
 from fp4ref_cpu.build import CACHE, compile_all, missing
 from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing_text
 from fp4ref_cpu.native import text
-from fp4ref_cpu.quantizing import bind_quantize, quantize
+from fp4ref_cpu.quantizing import quantize
 from fp4ref_cpu.randoms import random_bits, random_text
 from fp4ref_cpu.reading import (
     bind_dequantize,
