@@ -6,13 +6,11 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from fp4ref import arrays
 from fp4ref.quantized import DirectionData
 from fp4ref.registry import Call
 from fp4ref_cpu import jobs
-from fp4ref_cpu.maps import write_padding
+from fp4ref_cpu.maps import padding
 from fp4ref_cpu.native import buffer_of, starts
 from fp4ref_cpu.quantizing import AmaxJob, Prepared, QuantizeJob, has_strides, quantize, ready_for
 
@@ -87,8 +85,8 @@ def _filling(call: Call, ready: Prepared) -> Callable[[int, int, int, int], None
     elements, maxima = ready.rows * ready.columns, ready.amax or 0
     encode = jobs.runner(ready.quantize, elements)
     search = jobs.runner(ready.search, elements) if maxima else None
-    to_encode, to_search = jobs.words_of(ready.quantize_job), jobs.words_of(ready.search_job)
-    pad = _padding(call, ready) if ready.padded else None
+    to_encode, to_search = (jobs.ready(job, ready.kept) for job in (ready.quantize_job, ready.search_job))
+    pad = padding(call.layout, ready.rows, -(-ready.columns // call.required.block.columns))
     one = ctypes.c_uint32.from_address
 
     def fill(start: int, data: int, scales: int, found: int) -> None:
@@ -101,26 +99,11 @@ def _filling(call: Call, ready: Prepared) -> Callable[[int, int, int, int], None
         if not elements:
             return
         if search:
-            words = to_search[:]
+            words = to_search.words[:]
             words[X], words[FOUND] = start, found
             search(words)
-        words = to_encode[:]
+        words = to_encode.words[:]
         words[X], words[GIVEN], words[DATA], words[SCALES] = start, found, data, scales
         encode(words)
 
     return fill
-
-
-def _padding(call: Call, ready: Prepared) -> Callable[[int], None]:
-    """Return a function of the address of scales that writes their padding. Rules: LAY-5, LAY-15, LAY-42."""
-    size, form = ready.scales[0] * ready.scales[1], call.layout
-    bytes_at = (ctypes.c_uint8 * size).from_address
-    blocks, filled = -(-ready.columns // call.required.block.columns), any(axis.fill for axis in form.axes)
-
-    def pad(scales: int) -> None:
-        ctypes.memset(scales, 0, size)
-        if filled:
-            buffer = np.asarray(bytes_at(scales), np.uint8).reshape(ready.scales)
-            write_padding(buffer, form, ready.rows, blocks)
-
-    return pad

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,9 +15,16 @@ from fp4ref import arrays
 from fp4ref_cpu import threads
 
 
-def words_of(job: ctypes.Structure) -> array[int]:
-    """Return a job, whose fields have 64 bits each, as words."""
-    return array("Q", bytes(job))
+class Ready(NamedTuple):
+    """A job as words of 64 bits, which a call copies, and the tables that some of them point to."""
+
+    words: array[int]
+    kept: Any
+
+
+def ready(job: ctypes.Structure, kept: Any) -> Ready:
+    """Return a job, whose fields have 64 bits each. kept: what its pointers need."""
+    return Ready(array("Q", bytes(job)), kept)
 
 
 def place(kind: type[ctypes.Structure], name: str) -> int:
