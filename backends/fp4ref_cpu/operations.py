@@ -28,6 +28,9 @@ from fp4ref_cpu.reading import (
 
 __all__ = [
     "bind_dequantize",
+    "bind_gemm_blockwise",
+    "bind_gemm_exact",
+    "bind_gemm_fast",
     "bind_quantize",
     "bind_to_layout",
     "dequantize",
@@ -81,14 +84,29 @@ def _texts(call: Call) -> Iterator[str]:
 
 def gemm_exact(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
     """Return the true sums, rounded once. Rules: GEM-2."""
-    return gemm.native("exact", a, b, epilogue)
+    return gemm.product("exact", a, b, epilogue)
 
 
 def gemm_blockwise(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
     """Add one block after the other, in float32. Rules: GEM-4."""
-    return gemm.native("blockwise", a, b, epilogue)
+    return gemm.product("blockwise", a, b, epilogue)
 
 
 def gemm_fast(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
     """Exact operands, multiplied by NumPy's library. Rules: GEM-11."""
-    return gemm.fast(a, b, epilogue)
+    return gemm.product("finish", a, b, epilogue)
+
+
+def bind_gemm_exact(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Callable[..., Any] | None:
+    """Return a function that does for other bytes what `gemm_exact` does for these."""
+    return gemm.bind_product("exact", a, b, epilogue)
+
+
+def bind_gemm_blockwise(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Callable[..., Any] | None:
+    """Return a function that does for other bytes what `gemm_blockwise` does for these."""
+    return gemm.bind_product("blockwise", a, b, epilogue)
+
+
+def bind_gemm_fast(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Callable[..., Any] | None:
+    """Return a function that does for other bytes what `gemm_fast` does for these."""
+    return gemm.bind_product("finish", a, b, epilogue)

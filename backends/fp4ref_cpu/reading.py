@@ -66,7 +66,7 @@ def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
     Rules: DEQ-1, DEQ-2, DEQ-3, HAD-6, LAY-6.
     """
     parts = [None if part is None else np.ascontiguousarray(arrays.to_numpy("dequantize", part)) for part in data]
-    decode = _decoder(call)
+    decode = decoder(call)
     dtype = arrays.output_dtype("dequantize", call.to)
     values = np.empty(call.encoded, dtype) if out is None else buffer_of(out, "dequantize")
     codes, scales, amax, made = (address(part) or 0 for part in (*parts, values))
@@ -79,7 +79,7 @@ def bind_dequantize(call: Call, data: DirectionData) -> Callable[[DirectionData]
     parts = [None if part is None else arrays.to_numpy("dequantize", part) for part in data]
     if not all(part is None or part.flags.c_contiguous for part in parts):
         return None
-    decode, make = _decoder(call), jobs.maker(data.data, call.encoded, call.to)
+    decode, make = decoder(call), jobs.maker(data.data, call.encoded, call.to)
     codes_of, scales_of, amax_of = (None if part is None else starts(part) for part in data)
     at = starts(make())
     assert codes_of is not None
@@ -93,7 +93,7 @@ def bind_dequantize(call: Call, data: DirectionData) -> Callable[[DirectionData]
     return again
 
 
-def _decoder(call: Call) -> Callable[[int, int, int, int], None]:
+def decoder(call: Call) -> Callable[[int, int, int, int], None]:
     """Return the function of the addresses of codes, scales and maxima, and of the array to fill."""
     spec, shape = call.required, call.encoded
     if spec.hadamard and not call.inverse_hadamard:
