@@ -83,7 +83,7 @@ BACKENDS = {
         ("native",),
         ("compiled", "jobs"),
         ("quantizing", "reading", "randoms"),
-        ("bound", "gemm"),
+        ("bound", "gemm", "per_tensor"),
         ("operations",),
         ("",),
     ),

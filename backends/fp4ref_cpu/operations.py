@@ -14,6 +14,14 @@ from fp4ref_cpu.bound import bind_quantize
 from fp4ref_cpu.build import CACHE, compile_all, missing
 from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing_text
 from fp4ref_cpu.native import text
+from fp4ref_cpu.per_tensor import (
+    bind_tensor_decode,
+    bind_tensor_quantize,
+    tensor_codes,
+    tensor_decode,
+    tensor_quantize,
+    tensor_text,
+)
 from fp4ref_cpu.quantizing import quantize
 from fp4ref_cpu.randoms import random_bits, random_text
 from fp4ref_cpu.reading import (
@@ -32,6 +40,8 @@ __all__ = [
     "bind_gemm_exact",
     "bind_gemm_fast",
     "bind_quantize",
+    "bind_tensor_decode",
+    "bind_tensor_quantize",
     "bind_to_layout",
     "dequantize",
     "gemm_blockwise",
@@ -41,6 +51,9 @@ __all__ = [
     "prepare",
     "quantize",
     "random_bits",
+    "tensor_codes",
+    "tensor_decode",
+    "tensor_quantize",
     "to_layout",
 ]
 
@@ -78,6 +91,8 @@ def _texts(call: Call) -> Iterator[str]:
         yield gemm.multiplying_text(*specs)
         if call.operation == "gemm_fast":
             yield from (text for spec in specs for text in _texts(gemm.reading(spec)))
+    elif call.operation in {"tensor_quantize", "tensor_codes", "tensor_decode"}:
+        yield tensor_text(text(call.required), call.to if call.operation == "tensor_decode" else call.source)
     elif call.operation == "random_bits":
         yield random_text()
 
