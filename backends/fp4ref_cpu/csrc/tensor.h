@@ -77,10 +77,10 @@ template <class S, class T> struct Tensor {
         }
     }
 
-    // Rules: TEL-21, E4M3-2, E4M3-3, E4M3-5, E5M2-2, E5M2-3, E5M2-5.
+    // Rules: TEL-21.
     static void codes(CodesJob& job) { each(job, (const word*)job.x, job.out, some_codes); }
 
-    // Rules: TEL-8, DEQ-2, DEQ-3.
+    // Rules: DEQ-2, DEQ-3.
     static void values(ValuesJob& job) { each(job, job.codes, (word*)job.out, some_values); }
 };
 
