@@ -34,7 +34,7 @@ def place(kind: type[ctypes.Structure], name: str) -> int:
 
 
 def runner(function: Any, elements: int) -> Callable[[array[int]], None]:
-    """Return what runs a native function on the words of a job: on every thread where the elements are worth it."""
+    """Return a function that runs a native one on the words of a job: on every thread where that is worth it."""
     if threads.is_for_one(elements):
         return lambda words: function(words.buffer_info()[0])
     return lambda words: threads.run_at(function, words.buffer_info()[0], elements)

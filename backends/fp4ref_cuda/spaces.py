@@ -2,9 +2,9 @@
 
 The work of a stream runs in order, so that a later call writes where an earlier one has read: torch's allocator gives
 out memory that was freed in the same order. A call takes a piece from its stream's free ones until all its launches are
-started, so that no other thread, and nothing that runs between its launches, has the same one. What a caller captures
-has no piece. Pieces come from the driver, because memory of torch's allocator may belong to a pool that the caller
-frees, or replays a graph in.
+started, so that no other thread, and nothing that runs between its launches, has the same one. A call that is captured
+takes none. Pieces come from the driver, because memory of torch's allocator may belong to a pool that the caller frees,
+or replays a graph in.
 """
 
 from __future__ import annotations
