@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from fp4ref import arrays
 from fp4ref.quantized import DirectionData
 from fp4ref.registry import Call
 from fp4ref_cpu import jobs
+from fp4ref_cpu.compiled import maximum, transformer
 from fp4ref_cpu.maps import padding
-from fp4ref_cpu.native import buffer_of, starts
-from fp4ref_cpu.quantizing import AmaxJob, Prepared, QuantizeJob, has_strides, quantize, ready_for
+from fp4ref_cpu.native import address, buffer_of, starts, text, without_hadamard
+from fp4ref_cpu.quantizing import AmaxJob, Prepared, QuantizeJob, TransformJob, has_strides, quantize, ready_for
 
 FLOAT = 4  # bytes of a maximum
 X = jobs.place(QuantizeJob, "input")
 GIVEN, DATA, SCALES = (jobs.place(QuantizeJob, name) for name in ("amax", "data", "scales"))
 FOUND = jobs.place(AmaxJob, "amax")
+LINED = jobs.place(TransformJob, "out")
+WRITTEN = 1 << 18  # elements: a half of a second-level cache
+Fill = Callable[[int, int, int, int], None]  # of the addresses of the input, of codes, scales and maxima
 
 
 def bind_quantize(
@@ -29,8 +36,8 @@ def bind_quantize(
         return None
     if out is not None and not all(map(_is_dense, out)):
         return None
-    ready = ready_for(call, array)
-    fill, start_of, unit = _filling(call, ready), starts(x), array.itemsize
+    ready, start_of, unit = ready_for(call, array), starts(x), array.itemsize
+    fill = _transforming(call, ready) if _is_transformed_once(call, ready) else _filling(call, ready)
     if out is not None:
         return _into(call, fill, start_of, unit, out)
     data_of, scales_of = (jobs.maker(x, shape, "uint8") for shape in (ready.data, ready.scales))
@@ -52,9 +59,7 @@ def bind_quantize(
     return again
 
 
-def _into(
-    call: Call, fill: Callable[[int, int, int, int], None], start_of: Callable[[Any], int], unit: int, like: Any
-) -> Callable[..., DirectionData]:
+def _into(call: Call, fill: Fill, start_of: Callable[[Any], int], unit: int, like: Any) -> Callable[..., DirectionData]:
     """Return a function that quantizes into the caller's buffers, which are like those of the first call."""
     ats = [None if part is None else _writing(part) for part in like]
 
@@ -69,6 +74,32 @@ def _into(
     return again
 
 
+def _is_transformed_once(call: Call, ready: Prepared) -> bool:
+    """Return True if a direction is transformed, and so small that it is better written out for maximum and codes."""
+    transforms = call.required.hadamard is not None and call.direction == "column"
+    return transforms and 0 < ready.rows * ready.columns <= WRITTEN
+
+
+def _transforming(call: Call, ready: Prepared) -> Fill:
+    """Return what `_filling` does, by way of memory for the transformed direction."""
+    spec, shape = call.required, (ready.rows, ready.columns)
+    plain = np.empty(shape, arrays.INPUT_DTYPES[call.source])
+    of_rows = dataclasses.replace(call, spec=without_hadamard(spec), direction="row", shape=shape)
+    fill = _filling(of_rows, ready_for(of_rows, plain))
+    run = jobs.runner(transformer(text(maximum(spec))), ready.rows * ready.columns)
+    to_transform = jobs.ready(TransformJob(ready.quantize_job.input, None, 0), ready.kept)
+
+    def transforming(start: int, data: int, scales: int, found: int) -> None:
+        lined = np.empty(shape, np.uint16)
+        at = address(lined) or 0
+        words = to_transform.words[:]
+        words[X], words[LINED] = start, at
+        run(words)
+        fill(at, data, scales, found)
+
+    return transforming
+
+
 def _is_dense(part: Any) -> bool:
     """Return True for no buffer, or one whose elements follow each other."""
     return part is None or bool(arrays.to_numpy("quantize", part).flags.c_contiguous)
@@ -80,7 +111,7 @@ def _writing(like: Any) -> Callable[[Any], int]:
     return start_of if arrays.is_torch(like) else lambda part: start_of(buffer_of(part))
 
 
-def _filling(call: Call, ready: Prepared) -> Callable[[int, int, int, int], None]:
+def _filling(call: Call, ready: Prepared) -> Fill:
     """Return a function of the addresses of the input, of codes, scales and maxima, that fills the last three."""
     elements, maxima = ready.rows * ready.columns, ready.amax or 0
     encode = jobs.runner(ready.quantize, elements)

@@ -65,6 +65,12 @@ class AmaxJob(ctypes.Structure):
     _fields_ = (("input", Input), ("amax", c_void_p), ("next", c_longlong))
 
 
+class TransformJob(ctypes.Structure):
+    """Arguments of `transform`."""
+
+    _fields_ = (("input", Input), ("out", c_void_p), ("next", c_longlong))
+
+
 class Prepared(NamedTuple):
     """Everything that quantizing one direction needs besides the arrays; the jobs lack addresses.
 
