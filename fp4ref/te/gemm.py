@@ -20,7 +20,7 @@ from fp4ref.te.hybrid_tensor import read_in
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
 from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
 from fp4ref.te.processor import rounded_product
-from fp4ref.te.product import block_scaled_product, multiply, operand
+from fp4ref.te.product import block_scaled_product, multiply, operand, require_operand
 
 LAYOUTS = ("TN", "NN", "NT")
 NATIVE = {Tensor, torch.nn.Parameter, NVFP4TensorStorage, MXFP8TensorStorage, Float8TensorStorage}  # read as they are
@@ -109,7 +109,7 @@ def _gemm(
 def _native(x: Any, direction: str) -> Any:
     """Return the operand that is read in a direction, a custom one in the buffers of the usual ones. Rules: TEL-88."""
     x = read_in(x, direction)
-    return x.as_native() if getattr(x, "custom", False) else x
+    return require_operand(x.as_native() if getattr(x, "custom", False) else x)
 
 
 def _gelu_backward(gradient: Tensor, gelu_in: Tensor | None) -> Tensor:

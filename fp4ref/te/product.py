@@ -46,10 +46,17 @@ def operand(x: Any, direction: str, wide: torch.dtype | None = None) -> Tensor:
     if isinstance(x, Float8TensorStorage):
         matrix = x.code_values(wide)
     elif isinstance(x, QuantizedTensorStorage) or not isinstance(x, Tensor):
-        raise SettingError("general_gemm", f"operand {type(x).__name__}", "a tensor, NVFP4, MXFP8 or FP8 one", "TEL-96")
+        raise SettingError("general_gemm", f"operand {type(x).__name__}", "NVFP4, MXFP8 or FP8", "TEL-96")
     else:
         matrix = x.reshape(-1, x.shape[-1])
     return matrix if direction == "row" else matrix.t()
+
+
+def require_operand(x: Any) -> Any:
+    """Return an operand, or raise for what is no tensor. Rules: TEL-96."""
+    if not isinstance(x, (Tensor, QuantizedTensorStorage)):
+        raise SettingError("general_gemm", f"operand {type(x).__name__}", "a tensor, NVFP4, MXFP8 or FP8 one", "TEL-96")
+    return x
 
 
 def count_moved(x: Any) -> None:
