@@ -7,19 +7,21 @@
 //
 // S, In (the type that was quantized), Out and Layout come before this file. A warp takes 256 columns of four lines: in
 // 128x4 tiles those whose scales lie side by side, else neighbours. A lane makes 8 values of each: 16 bytes, so that a
-// warp stores whole segments. Certificates: dequantize-*.
+// warp stores whole segments, which leave the cache first. As many warps as fit: each waits for memory once, for all that
+// it reads. Certificates: dequantize-*.
 #include "decoders.cuh"
 
 constexpr bool TILED = fp4ref::same_type<Layout, fp4ref::layout::tiled_128x4>;
 constexpr int LINES = 4, GAP = TILED ? 32 : 1, WIDTH = S::columns;
 
-extern "C" __global__ void __launch_bounds__(THREADS) decode(
+extern "C" __global__ void __launch_bounds__(THREADS, 8) decode(
     const byte* __restrict__ data, const byte* __restrict__ scales, const float* __restrict__ amax,
     index_t lines, index_t length, index_t units, word* __restrict__ out)
 {
     __shared__ uint4 table[D::entries + 1];
-    wait_for_previous_kernel();
     const unsigned strips = (unsigned)((length + 255) / 256), lane = threadIdx.x % 32;
+    unsigned unit = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+    wait_for_previous_kernel();
     const index_t blocks = (length + WIDTH - 1) / WIDTH;
     index_t line, column;
     D::codes codes[LINES];
@@ -45,7 +47,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode(
                 blocks)] : 0;
         }
     };
-    unsigned unit = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     load(unit);  // on its way while the table is made
     float A = 0.0f;
     if constexpr (S::global != fp4ref::Global::none) A = *amax;
@@ -60,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode(
             if (line + i * GAP >= lines || column >= length) continue;
             const bool plain = D::plain(codes[i], bytes[i], table);
             const uint4 values = plain ? decoded_plainly(codes[i], bytes[i], A) : D::values(codes[i], bytes[i], table);
-            *(uint4*)(out + (line + i * GAP) * length + column) = values;
+            __stcs((uint4*)(out + (line + i * GAP) * length + column), values);
         }
         unit += gridDim.x * (THREADS / 32);
         if (unit < units) load(unit);
