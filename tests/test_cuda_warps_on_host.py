@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 import fp4ref
-from cuda_on_host import KERNELS, UNSET, Host, guards_hold, needs_compiler, on_host, to_bytes, to_tensor, torch
+from cuda_on_host import UNSET, Host, guards_hold, on_host, to_bytes, to_tensor, torch
 from fp4ref.formats import CUDA_E4M3, CUDA_E5M2
 from fp4ref.layout import LAYOUTS
 from fp4ref.model import counter_map
 from fp4ref.quantized import DirectionData, Directions
 from fp4ref.registry import Call
 from fp4ref_cuda import operations, plan
+from host_compiler import KERNELS, needs_compiler
 
 pytestmark = needs_compiler
 profiles = fp4ref.profiles
