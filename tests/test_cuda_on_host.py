@@ -13,6 +13,7 @@ import pytest
 
 import fp4ref
 from codes import every_code_under_every_scale
+from covering import crossed
 from fp4ref import arrays, packing
 from fp4ref.formats import CUDA_UE5M3, Codec, Format
 from fp4ref.layout import LAYOUTS, Layout
@@ -335,10 +336,16 @@ def test_a_run_of_bytes_is_decoded_whatever_its_lines(name):
 
 
 @pytest.mark.rule("GEM-5", "GEM-8", "TEL-12", "TEL-32")
-@pytest.mark.parametrize("to", [ml_dtypes.bfloat16, np.float16])
-@pytest.mark.parametrize("of_bias", [ml_dtypes.bfloat16, np.float32, None])
-@pytest.mark.parametrize("factors", [(), ([0.3],), (3.1, [0.7], [1.3], 2.7e-8)], ids=["none", "read", "mixed"])
-@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize(
+    ("to", "of_bias", "factors", "vectors"),
+    crossed(
+        (ml_dtypes.bfloat16, np.float16),
+        (ml_dtypes.bfloat16, np.float32, None),
+        ((), ([0.3],), (3.1, [0.7], [1.3], 2.7e-8)),
+        (True, False),
+        every=2,
+    ),
+)
 def test_a_product_is_finished_in_one_pass(to, of_bias, factors, vectors):
     rows, columns = (5, 2096) if vectors else (3, 2051)
     rng = np.random.default_rng(11)
@@ -485,9 +492,9 @@ def test_the_scale_of_a_tensor(name, power_of_two):
 
 
 @pytest.mark.rule("GEM-1", "GEM-2", "GEM-3", "GEM-4", "GEM-5", "GEM-6", "GEM-7", "GEM-8", "LAY-6")
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "blockwise"])
-@pytest.mark.parametrize(("of_a", "of_b", "out", "source"), PRODUCTS)
-def test_products(of_a, of_b, out, source, exact):
+@pytest.mark.parametrize(("operands", "exact"), crossed(PRODUCTS, (True, False), every=2))  # exact or by blocks
+def test_products(operands, exact):
+    of_a, of_b, out, source = operands
     rng = np.random.default_rng([len(of_a), len(of_b), exact])
     specs = [fp4ref.profiles[name] for name in (of_a, of_b)]
     forms = "tiled_128x4", "linear"
