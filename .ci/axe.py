@@ -237,7 +237,7 @@ def checked(root: str, family: str, asked: dict[str, bool]) -> Iterator[tuple[st
             for name, whole in asked.items():
                 for view in VIEWS[family]:
                     turn(driver, *view)
-                    if whole or view == VIEWS[family][0]:  # axe changes a page, and a whole one is seen as it was loaded
+                    if whole or view == VIEWS[family][0]:  # axe changes a whole one
                         driver.get(f"{root}/{name}")
                     else:
                         driver.execute_async_script(SHOWN)
