@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,12 +75,21 @@ class Index:
     gaps: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    @cached_property
+    def _by_rule(self) -> dict[str, dict[str, list[Citation]]]:
+        """The citations by rule, then by kind."""
+        made: dict[str, dict[str, list[Citation]]] = {}
+        for kind in KINDS:
+            for found in getattr(self, kind):
+                made.setdefault(found.rule, {each: [] for each in KINDS})[kind].append(found)
+        return made
+
     def citing(self, rule: str) -> dict[str, list[Citation]]:
         """Return the citations of one rule, by kind."""
-        kinds = ("functions", "backends", "tests", "vectors")
-        return {kind: [found for found in getattr(self, kind) if found.rule == rule] for kind in kinds}
+        return self._by_rule.get(rule) or {kind: [] for kind in KINDS}
 
 
+KINDS = ("functions", "backends", "tests", "vectors")  # of citations
 ID = r"[A-Z][A-Z0-9]*-[1-9][0-9]*"
 HEADING = re.compile(rf"#### (?P<id>{ID}) · (?P<title>\S.*) \((?P<kind>{'|'.join(RuleKind)})\)")
 FIRST_LINE = re.compile(r"# (?P<number>\d\d) · \S.* \((?P<prefixes>[A-Z0-9]+(?:, [A-Z0-9]+)*)\)")
@@ -130,18 +139,24 @@ def is_of(rule: str, named: Collection[str]) -> bool:
     return rule in named or prefix_of(rule) in named
 
 
-def read(tree: Tree | None = None) -> Index:
-    """Read a tree: chapters first, then who cites their rules, then what is left uncovered."""
+def read(tree: Tree | None = None, only: Collection[str] | None = None) -> Index:
+    """Read a tree: chapters first, then who cites their rules, then what is left uncovered.
+
+    only: rules whose citations are complete; files without them are not parsed, and what is uncovered is not listed.
+    """
     tree = tree or here()
     index = Index()
     _read_chapters(tree, index)
-    index.functions = list(_functions(tree, tree.package, index))
-    index.backends = [found for folder in tree.backends for found in _functions(tree, folder, index)]
+    asked = re.compile("|".join(map(re.escape, only)) if only else "")  # found in every text if nothing is left out
+    index.functions = list(_functions(tree, tree.package, index, asked))
+    index.backends = [found for folder in tree.backends for found in _functions(tree, folder, index, asked)]
     index.vectors = list(_vectors(tree, index))
     if tree.tests is None:
         index.notes.append("tests are not installed here: coverage by tests was not checked")
     else:
-        index.tests = list(marked(tree, tree.tests))
+        index.tests = list(marked(tree, tree.tests, asked=asked))
+    if only is not None:
+        return index
     _require_defined(index)
     _require_mentions_defined(tree, index)
     _require_one_obligation(index)
@@ -202,10 +217,11 @@ def _place(path: Path, tree: Tree, line: int) -> str:
     return f"{path.relative_to(tree.package.parent).as_posix()}:{line}"
 
 
-def _functions(tree: Tree, folder: Path, index: Index) -> Iterator[Citation]:
+def _functions(tree: Tree, folder: Path, index: Index, asked: re.Pattern[str]) -> Iterator[Citation]:
     """Yield citations in docstrings of modules, classes and functions, and in native comments."""
     for path, source in sources(folder, (".py",)):
-        for node, name in named_nodes(ast.parse(source), STATEMENTS) if "Rules:" in source else ():
+        cites = "Rules:" in source and asked.search(source)
+        for node, name in named_nodes(ast.parse(source), STATEMENTS) if cites else ():
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 line = getattr(node, "lineno", 1)
                 yield from _cited(ast.get_docstring(node) or "", _place(path, tree, line), name or path.stem, index)
@@ -226,11 +242,15 @@ def _cited(text: str, place: str, name: str, index: Index) -> Iterator[Citation]
                 index.gaps.append(f"{place}: {name} cites `{item}`, which is not a rule's ID")
 
 
-def marked(tree: Tree, folder: Path, mark: str = "rule") -> Iterator[Citation]:
-    """Yield citations by `pytest.mark.MARK("ID", ...)` on tests, classes, parameters and modules; literals only."""
+def marked(tree: Tree, folder: Path, mark: str = "rule", asked: re.Pattern[str] | None = None) -> Iterator[Citation]:
+    """Yield citations by `pytest.mark.MARK("ID", ...)` on tests, classes, parameters and modules; literals only.
+
+    asked: found in every file that counts.
+    """
     for path, source in sources(folder, (".py",)):
         wanted = on_lines_with(f".{mark}(", source)
-        for node, name in named_nodes(ast.parse(source), wanted=wanted) if f".{mark}(" in source else ():
+        cites = f".{mark}(" in source and (asked is None or asked.search(source))
+        for node, name in named_nodes(ast.parse(source), wanted=wanted) if cites else ():
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == mark):
                 continue
             if not (isinstance(node.func.value, ast.Attribute) and node.func.value.attr == "mark"):
