@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,26 +75,18 @@ class Index:
     gaps: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    @cached_property
-    def _by_rule(self) -> dict[str, dict[str, list[Citation]]]:
-        """The citations by rule, then by kind."""
-        made: dict[str, dict[str, list[Citation]]] = {}
-        for kind in KINDS:
-            for found in getattr(self, kind):
-                made.setdefault(found.rule, {each: [] for each in KINDS})[kind].append(found)
-        return made
-
     def citing(self, rule: str) -> dict[str, list[Citation]]:
         """Return the citations of one rule, by kind."""
-        return self._by_rule.get(rule) or {kind: [] for kind in KINDS}
+        kinds = ("functions", "backends", "tests", "vectors")
+        return {kind: [found for found in getattr(self, kind) if found.rule == rule] for kind in kinds}
 
 
-KINDS = ("functions", "backends", "tests", "vectors")  # of citations
 ID = r"[A-Z][A-Z0-9]*-[1-9][0-9]*"
 HEADING = re.compile(rf"#### (?P<id>{ID}) · (?P<title>\S.*) \((?P<kind>{'|'.join(RuleKind)})\)")
 FIRST_LINE = re.compile(r"# (?P<number>\d\d) · \S.* \((?P<prefixes>[A-Z0-9]+(?:, [A-Z0-9]+)*)\)")
 CITED = re.compile(r"\bRules:\s*(.*?)(?:\.(?=\s|\Z)|\Z)", re.DOTALL)
 COMMENT = re.compile(r"//[^\n]*(?:\n[ \t]*//[^\n]*)*|/\*.*?\*/", re.DOTALL)
+ANYTHING = re.compile("")
 NATIVE = (".h", ".hpp", ".cuh", ".c", ".cpp", ".cu")
 
 
@@ -140,14 +132,11 @@ def is_of(rule: str, named: Collection[str]) -> bool:
 
 
 def read(tree: Tree | None = None, only: Collection[str] | None = None) -> Index:
-    """Read a tree: chapters first, then who cites their rules, then what is left uncovered.
-
-    only: rules whose citations are complete; files without them are not parsed, and what is uncovered is not listed.
-    """
+    """Read a tree: chapters, then who cites their rules, or `only` some, whose gaps are not looked for then."""
     tree = tree or here()
     index = Index()
     _read_chapters(tree, index)
-    asked = re.compile("|".join(map(re.escape, only)) if only else "")  # found in every text if nothing is left out
+    asked = re.compile("|".join(map(re.escape, only))) if only else ANYTHING
     index.functions = list(_functions(tree, tree.package, index, asked))
     index.backends = [found for folder in tree.backends for found in _functions(tree, folder, index, asked)]
     index.vectors = list(_vectors(tree, index))
@@ -242,14 +231,11 @@ def _cited(text: str, place: str, name: str, index: Index) -> Iterator[Citation]
                 index.gaps.append(f"{place}: {name} cites `{item}`, which is not a rule's ID")
 
 
-def marked(tree: Tree, folder: Path, mark: str = "rule", asked: re.Pattern[str] | None = None) -> Iterator[Citation]:
-    """Yield citations by `pytest.mark.MARK("ID", ...)` on tests, classes, parameters and modules; literals only.
-
-    asked: found in every file that counts.
-    """
+def marked(tree: Tree, folder: Path, mark: str = "rule", asked: re.Pattern[str] = ANYTHING) -> Iterator[Citation]:
+    """Yield citations by `pytest.mark.MARK("ID", ...)` on tests, classes, parameters and modules; literals only."""
     for path, source in sources(folder, (".py",)):
         wanted = on_lines_with(f".{mark}(", source)
-        cites = f".{mark}(" in source and (asked is None or asked.search(source))
+        cites = f".{mark}(" in source and asked.search(source)
         for node, name in named_nodes(ast.parse(source), wanted=wanted) if cites else ():
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == mark):
                 continue

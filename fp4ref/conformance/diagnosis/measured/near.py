@@ -24,7 +24,6 @@ from fp4ref.spec import Spec
 
 STEPS = (1, 2, 4, 8, 16)  # of float32
 LEAST = 3  # differing bytes, or blocks, below which nothing is said
-BOUNDARY = "a boundary"
 CAUSE = "as in another order of operations, or with an approximate reciprocal"
 Bools = NDArray[np.bool_]
 
@@ -41,8 +40,8 @@ class Nearness(NamedTuple):
     code_steps: int | None = 0
 
 
-class Seen:
-    """What is seen of the scale bytes and codes that differ."""
+class Observed:
+    """The scale bytes and codes that differ, as far as anything is seen of all of them."""
 
     def __init__(self, spec: Spec) -> None:
         self.scales = WrongCodes(spec.scale, "scale byte", "bytes", "block scale")
@@ -58,17 +57,25 @@ class Seen:
             ("codes", "a scaled element", self.codes, [one.code_steps for one in found]),
         )
         told = [_part(*part) for part in parts if part[2].count]
-        if not all(told):
-            return ""
-        said = "; ".join(told)
-        return f"{said}, {CAUSE}" if told[-1].endswith(BOUNDARY) else said
+        beside = any(part.beside for part in told)
+        said = "; ".join(part.text for part in sorted(told, key=lambda part: part.beside))
+        return "" if not all(part.text for part in told) else f"{said}, {CAUSE}" if beside else said
 
 
-def _part(words: str, what: str, seen: WrongCodes, steps: Sequence[int | None]) -> str:
+class BytesTold(NamedTuple):
+    """A sentence on codes that differ, and whether it is that all are beside a boundary."""
+
+    text: str
+    beside: bool = False
+
+
+def _part(words: str, what: str, seen: WrongCodes, steps: Sequence[int | None]) -> BytesTold:
     near = [each for each in steps if each is not None]
-    if len(near) < len(steps):
-        return seen.of_ties or seen.of_pairs
-    return seen.of_ties or f"{words} differ only where {what} is within {max(near)} steps of float32 of {BOUNDARY}"
+    if seen.of_ties or len(near) < len(steps):
+        return BytesTold(seen.of_ties or seen.of_pairs)
+    return BytesTold(
+        f"{words} differ only where {what} is within {max(near)} steps of float32 of a boundary", beside=True
+    )
 
 
 def nearness(items: Sequence[Item]) -> str:
@@ -80,7 +87,7 @@ def nearness(items: Sequence[Item]) -> str:
     """
     found: list[Nearness] = []
     tick, partly = Deadline(NEAR), False
-    seen = Seen(items[0].spec) if items else None
+    seen = Observed(items[0].spec) if items else None
     look = _look(items[0].spec, seen) if seen else None
     try:
         for item in (item for item in items if item.wrong.any()):
@@ -106,7 +113,7 @@ def nearness(items: Sequence[Item]) -> str:
     return f"{said} (seen in {len(found)} cases)" if partly and said else said
 
 
-def _look(spec: Spec, seen: Seen) -> Callable[[Item], Nearness | None]:
+def _look(spec: Spec, seen: Observed) -> Callable[[Item], Nearness | None]:
     if spec.four_over_six is not None:
         return _chosen
     return _neighbours if spec.element.rounding is Rounding.STOCHASTIC else partial(_beside, seen)
@@ -163,7 +170,7 @@ def _neighbours(item: Item) -> Nearness | None:
 
 
 @np.errstate(all="ignore")
-def _beside(seen: Seen, item: Item) -> Nearness | None:
+def _beside(seen: Observed, item: Item) -> Nearness | None:
     """Return how far scales and elements that differ are from a boundary; None if nothing is said of them."""
     kernel, part, codes = kernel_of(item.spec), Part(item, EVERY, EVERY, tier=True), item.codes(LOW_FIRST)
     side, own, stored = part.side(given_amax(kernel, item)), given_scales(kernel, part, DECLARED), part.declared_scales

@@ -37,7 +37,7 @@ class Ties(NamedTuple):
 
 
 class WrongCodes:
-    """What is seen of the wrong codes of several cases. one, many: words for codes. number: for what they encode."""
+    """The wrong codes of several cases. one, many: words for codes. number: for what they encode."""
 
     def __init__(self, codec: Codec, one: str, many: str, number: str) -> None:
         self.codec, self.one, self.many, self.number = codec, one, many, number
