@@ -138,6 +138,18 @@ def test_padding_and_maxima_of_new_results_are_written(library, spec, checks):
     assert checks.count("to_quantize") == 3 * 3 + 3 + 1
 
 
+def test_large_results_are_in_large_pages_in_every_call():
+    """NumPy asks the system for them; filling small pages of a new 128 MB takes four times as long."""
+    torch = pytest.importorskip("torch")
+    for rows, owned in ((64, True), (4096, False)):
+        x = torch.ones(rows, 1024, dtype=torch.bfloat16)
+        q = fp4ref.quantize(x, SPEC, backend="cpu")
+        for _ in range(2):
+            values = fp4ref.dequantize(q, "bfloat16", backend="cpu")
+        assert values.untyped_storage().resizable() == owned  # memory of NumPy's is not
+        assert torch.equal(values, fp4ref.dequantize(q, "bfloat16", backend="numpy"))
+
+
 @pytest.mark.rule("DEQ-1", "LAY-6")
 @pytest.mark.parametrize("spec", ["nvfp4", "mxfp8-e4m3", "nvfp4-rht", "nvfp4-row-scaled"])
 def test_reading_is_repeated(spec, checks):
