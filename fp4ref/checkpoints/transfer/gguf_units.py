@@ -219,9 +219,9 @@ def for_llama_cpp(units: Iterable[Unit], architecture: GgufArchitecture, config:
             (expert,) = experts
             assert expert is not None
             stacks.setdefault(places[0].name, {})[expert] = unit
-    declared = next((numbers[key] for key in EXPERT_NUMBERS[0].config if is_number(numbers.get(key))), 0)
+    declared = [numbers[key] for key in EXPERT_NUMBERS[0].config if isinstance(numbers.get(key), int)]
     for name, members in stacks.items():
-        every = range(max(int(declared), 1 + max(members)))
+        every = range(max(*declared, 1 + max(members), 0))
         if (missing := next((number for number in every if number not in members), None)) is not None:
             raise DomainError("convert", f"{name} without expert {missing}", "all experts", "CNV-41")
         alone.append(_gguf_unit([members[number] for number in sorted(members)], architecture, numbers))
