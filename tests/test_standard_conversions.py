@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import zlib
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -13,9 +15,17 @@ import pytest
 import checkpoints_corpus as corpus
 import fp4ref
 from commands import convert, fp4
-from fp4ref.checkpoints import lint
+from fp4ref.checkpoints import CONVENTIONS, lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
-from fp4ref.checkpoints.gguf_vocabulary import vocabulary_of
+from fp4ref.checkpoints.compare import Sameness, compare
+from fp4ref.checkpoints.gguf_names import ARCHITECTURES, RowOrder
+from fp4ref.checkpoints.gguf_vocabulary import PRE_TOKENIZERS, vocabulary_of
+from fp4ref.checkpoints.manifest import manifest_of_checkpoint, to_text
+from fp4ref.checkpoints.transfer import planning, running, work
+from fp4ref.checkpoints.transfer import request as requests
+from fp4ref.checkpoints.transfer.converting import request_to_convert
+from fp4ref.checkpoints.transfer.running import run
+from fp4ref.checkpoints.transfer.work import begin, remaining, write_part
 from fp4ref.files import Entry, write_tensors
 from fp4ref.standard import formulas
 from standard_rules import integers, rows_of, text_of
@@ -341,7 +351,7 @@ def tokenizer(vocab, merges, **more):
 
 
 @pytest.mark.rule("CNV-43", "CNV-44", "CNV-46")
-@pytest.mark.example("CNV-43", "CNV-44")
+@pytest.mark.example("CNV-43", "CNV-44", "CNV-46")
 def test_vocabularies(tmp_path):
     ((size, cell, token),) = rows_of("CNV-43")
     first, last = integers(cell)
@@ -353,6 +363,7 @@ def test_vocabularies(tmp_path):
     assert found.tokens[at] == words(token)[0]
     assert found.types[at] == int(re.search(r"of type (\d)", text_of("CNV-43"))[1])
     assert found.remarks == []
+    assert rows_of("CNV-46") == [["brings texts into the normal form NFC", "says so"]]
     nfc = tokenizer(vocab, [], normalizer={"type": "NFC"})
     (tmp_path / "tokenizer.json").write_text(json.dumps(nfc))
     assert any("NFC" in remark for remark in vocabulary_of(tmp_path, {"vocab_size": int(size)}).remarks)
@@ -591,3 +602,231 @@ def test_experts_in_one_tensor(tmp_path):
             assert result.exit_code == 0, result.output
             found = open_checkpoint(tmp_path / "whole").tensors
             assert {*found} == {f"model.layers.0.mlp.{name}" for name in words(names)}
+
+
+# Runs, manifests and comparisons
+
+
+@pytest.mark.rule("CNV-8", "CNV-9", "CNV-60")
+@pytest.mark.example("CNV-8", "CNV-9", "CNV-60")
+def test_runs(tmp_path):
+    ((cell, said),) = rows_of("CNV-9")
+    count = integers(re.search(r"finished of (\d+) shards", text_of("CNV-9"))[1])[0]
+    finished = integers(cell)
+    export = corpus.modelopt()
+    export.shards = count
+    source = export.write(tmp_path / "source")
+    before = files_of(source)
+    request = request_to_convert(source, tmp_path / "out", to="torchao")
+    partial, plan = begin(request)
+    assert len(plan.shards) == count
+    for shard in finished:
+        write_part(str(partial), shard - 1)
+    assert rows_of("CNV-8") == [
+        ["before the last shard is written", "none"],
+        ["after the manifest is written", "the whole directory"],
+    ]
+    assert not (tmp_path / "out").exists()
+    assert [each + 1 for each in remaining(partial, plan)] == integers(said)
+    times = {path.name: path.stat().st_mtime_ns for path in partial.glob("*.safetensors")}
+    assert run(request) is not None
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {each.name for each in plan.shards}
+    assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in times} == times
+    assert rows_of("CNV-60") == [["succeeds, fails or is interrupted", "the bytes of before"]]
+    assert files_of(source) == before
+
+
+@pytest.mark.rule("CNV-10", "CNV-32", "CNV-33")
+@pytest.mark.example("CNV-10", "CNV-32", "CNV-33")
+def test_sources_that_change(tmp_path, monkeypatch):
+    source = corpus.modelopt().write(tmp_path / "source")
+    before = files_of(source)
+    shard = int(re.search(r"while shard (\d+) is written", text_of("CNV-10"))[1])
+    partial, plan = begin(request_to_convert(source, tmp_path / "other", to="torchao"))
+    path = next(source.glob(f"*0000{shard}-of*.safetensors"))
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    error = rows_of("CNV-10")[0][1].removeprefix("an error: the file ")
+    with pytest.raises(ValueError, match=error):
+        write_part(str(partial), shard - 1)
+    path.write_bytes(before[path.name])
+    size = integers(re.search(r"first (\d+) KiB", text_of("CNV-32"))[1])[0] << 10
+    at = int(re.search(r"another byte (\d+) \|", text_of("CNV-32"))[1])
+    assert size == requests.HEAD
+    assert at < size
+    state = path.stat()
+    partial, plan = begin(request_to_convert(source, tmp_path / "third", to="torchao"))
+    data = bytearray(before[path.name])
+    data[at] ^= 1  # of a name in the header, or of spaces behind it
+    path.write_bytes(data)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    with pytest.raises(ValueError, match="changed while it was read|header"):
+        write_part(str(partial), shard - 1)
+    path.write_bytes(before[path.name])
+    partial, plan = begin(request_to_convert(source, tmp_path / "fourth", to="torchao"))
+    stored = open_checkpoint(source).tensors
+    monkeypatch.setattr(work, "require_state", lambda *request: None)  # as if the file system showed the old ones
+    changed = []
+
+    def step(name, number):
+        if name in stored and not changed:
+            changed.append(name)
+            with stored[name].shard.path.open("r+b") as file:
+                file.seek(stored[name].start)
+                file.write(bytes([stored[name].bytes(0, 1)[0] ^ 1]))
+
+    assert rows_of("CNV-33")[0][1] == "an error; the shard is written by the next run"
+    with pytest.raises(ValueError, match="changed while it was read"):
+        write_part(str(partial), 0, step)
+    assert changed
+    assert 0 in remaining(partial, plan)
+
+
+@pytest.mark.rule("CNV-15")
+@pytest.mark.example("CNV-15")
+def test_the_same_bytes_of_ranks_and_workers(tmp_path):
+    ((cell, said),) = rows_of("CNV-15")
+    assert said == "the same"
+    one, many = (each.split() for each in words(cell)[:2])
+    source, common = corpus.modelopt().write(tmp_path / "source"), ("--to", "torchao", "--lossy")
+    for name, more in (("one", one), ("many", many)):
+        assert fp4("convert", source, tmp_path / name, *common, *more).exit_code == 0
+    assert cell.endswith("two ranks and `fp4ref merge`")
+    for rank in range(2):
+        done = fp4("convert", source, tmp_path / "ranks", *common, "--rank", rank, "--world", 2)
+        assert done.exit_code == 0, done.output
+    assert fp4(words(cell)[-1].split()[1], tmp_path / "ranks").exit_code == 0
+    shards = [
+        {name: data for name, data in files_of(tmp_path / each).items() if name.endswith(".safetensors")}
+        for each in ("one", "many", "ranks")
+    ]
+    assert shards[0] == shards[1] == shards[2]
+
+
+@pytest.mark.rule("CNV-16", "CNV-59")
+@pytest.mark.example("CNV-16", "CNV-59")
+def test_manifests_and_comparisons(tmp_path):
+    most = integers(re.search(r"less than (\d+) bytes beside", text_of("CNV-59"))[1])[0]
+    ((cell, said),) = rows_of("CNV-59")
+    count, length = integers(cell)
+    assert integers(said) == [count * (most + length)]
+    source = corpus.modelopt().write(tmp_path / "source")
+    text = to_text(manifest_of_checkpoint(source))
+    entries = [line.rstrip(",") for line in text.splitlines()[1:-1]]
+    assert all(len(line) - len(line.partition(": ")[0]) < most for line in entries)
+    (_, same), (factors, multiplier), (cache, shape), (names, of_hub) = rows_of("CNV-16")
+    assert same == "the same"
+    convert(source, tmp_path / "gguf", "gguf")
+    assert manifest_of_checkpoint(tmp_path / "gguf") == manifest_of_checkpoint(source)
+    as_multiplier, as_divisor = (number(each) for each in re.findall(r"[\d.]+", factors))
+    assert as_multiplier == 1 / as_divisor
+    assert multiplier == "the same multiplier"
+    export = corpus.modelopt()
+    export.put(f"{UP}.weight_scale_2", "F32", as_multiplier)
+    export.put(f"{LAYER}.mlp.gate_proj.weight_scale_2", "F32", as_multiplier)
+    export.write(tmp_path / "two")
+    convert(tmp_path / "two", tmp_path / "half", "compressed-tensors")
+    assert array(tmp_path / "half", f"{UP}.weight_global_scale", np.float32) == as_divisor
+    found = [manifest_of_checkpoint(tmp_path / each) for each in ("two", "half")]
+    assert found[0][f"{UP}.weight"] == found[1][f"{UP}.weight"]
+    assert cache == "a scale of the KV cache of shape [] and of shape [1]"
+    assert shape == "the same, of shape []"
+    convert(corpus.modelopt(kv=True).write(tmp_path / "kv"), tmp_path / "kv1", "compressed-tensors")
+    found = [manifest_of_checkpoint(tmp_path / each) for each in ("kv", "kv1")]
+    assert found[0] == found[1]
+    assert words(of_hub) == ["q_proj", "k_proj", "v_proj"]
+    assert words(names) == ["attn.qkv"]
+    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    rows = [16 * heads for heads in (4, 2, 2)]
+    parts = [np.full((high, 64), value, np.float32) for value, high in enumerate(rows)]
+    ours, hub = corpus.Export(config=sizes), corpus.Export(config={"quantization_config": {"quant_method": "mxfp4"}})
+    for number_, part in ((1, "gate_up_proj"), (2, "down_proj")):
+        for kind, shape in (("blocks", (2, 64, 2, 16)), ("scales", (2, 64, 2))):
+            ours.put(f"block.0.mlp.mlp{number_}_weight.{kind}", "U8", np.full(shape, 100 + number_))
+            hub.put(f"{LAYER}.mlp.experts.{part}_{kind}", "U8", np.full(shape, 100 + number_))
+    ours.put(f"block.0.{words(names)[0]}.weight", "F32", np.concatenate(parts))
+    for name, part in zip(words(of_hub), parts, strict=True):
+        hub.put(f"{LAYER}.self_attn.{name}.weight", "F32", part)
+    found = [manifest_of_checkpoint(each.write(tmp_path / f"openai{count}")) for count, each in enumerate((ours, hub))]
+    assert found[0] == found[1]
+
+
+@pytest.mark.rule("CNV-17")
+@pytest.mark.example("CNV-17")
+def test_values_that_are_the_same(tmp_path):
+    (zeros, same), (doubled, other), (recoded, form) = rows_of("CNV-17")
+    assert (zeros, same) == ("-0 for 0; another scale for a block of zeros", "the same values")
+    folders = []
+    for count, (scale, code) in enumerate(((0x38, 0x00), (0x08, 0x88))):
+        export = corpus.modelopt()
+        export.array(f"{UP}.weight")[2, :8] = code
+        export.array(f"{UP}.weight_scale")[2, 0] = scale
+        folders.append(export.write(tmp_path / f"zeros{count}"))
+    (difference,) = compare(*map(manifest_of_checkpoint, folders)).differences
+    assert difference.sameness is Sameness.VALUES
+    assert doubled == "MXFP8: every scale doubled, every element halved exactly"
+    folders = []
+    for count, (code, exponent) in enumerate(((0x40, 120), (0x38, 121))):
+        export = corpus.CLEAN["modelopt-mxfp8"]()
+        export.array(f"{UP}.weight").view(np.uint8)[...] = code
+        export.array(f"{UP}.weight_scale")[...] = exponent
+        folders.append(export.write(tmp_path / f"mxfp8{count}"))
+    (difference,) = compare(*map(manifest_of_checkpoint, folders)).differences
+    assert (difference.sameness, other) == (Sameness.VALUES, "the same values, another block scale")
+    assert "another block scale" in difference.text
+    assert (recoded, form) == ("MXFP4 recoded as NVFP4 without loss", "another format, the same values")
+    source = mxfp4_of(tmp_path / "mxfp4", [[-7, -24]])
+    assert fp4("convert", source, tmp_path / "recoded", "--to", "modelopt", "--spec", "nvfp4").exit_code == 0
+    said = fp4("compare", source, tmp_path / "recoded").stdout
+    assert "another format" in said
+    assert "the same values" in said
+
+
+@pytest.mark.rule("CNV-19", "CNV-20", "CNV-47")
+@pytest.mark.example("CNV-19", "CNV-20", "CNV-47")
+def test_tables_of_llama_cpp_and_of_processes():
+    known = {}
+    for cell, architecture, said in rows_of("CNV-19"):
+        for name in words(cell):
+            known[name] = words(architecture)[0]
+            places = ARCHITECTURES[name].place(f"{LAYER}.self_attn.q_proj.weight")
+            assert (places[0].order is RowOrder.QUERY) == (known[name] == "llama"), name
+            assert said.startswith("rows of `q_proj`") == (name in {"llama", "mistral"})
+    assert {name: each.name for name, each in ARCHITECTURES.items()} == known
+    mixtral = {row[0]: row[2] for row in rows_of("CNV-19")}["`mixtral`"]
+    for hub, part in zip(re.findall(r"`(w\d)`", mixtral), ("gate", "up", "down"), strict=True):
+        (place,) = ARCHITECTURES["mixtral"].place(f"{LAYER}.block_sparse_moe.experts.1.{hub}.weight")
+        assert (place.name, place.expert) == (f"blk.0.ffn_{part}_exps.weight", 1)
+    orders = [each.order for each in ARCHITECTURES["gpt_oss"].place(f"{LAYER}.mlp.experts.gate_up_proj_bias")]
+    assert orders == [RowOrder.EVEN, RowOrder.ODD]
+    (_, names), (_, pieces), (_, none) = rows_of("CNV-20")
+    assert words(names)[0] == "gpt2"
+    assert {*words(names)[1:]} == {*PRE_TOKENIZERS.values()}
+    assert words(pieces) == ["llama", "default"]
+    assert words(none) == ["no_vocab"]
+    assert "replaced twice" in text_of("CNV-47")
+    assert running.RETRIES == 2
+    (_, same), (_, error) = rows_of("CNV-47")
+    assert same == "the same bytes"
+    assert error == f"an error: worker processes ended {1 + running.RETRIES} times"
+
+
+@pytest.mark.rule("CNV-35")
+@pytest.mark.example("CNV-35")
+def test_a_configuration_declares_one_format_for_all():
+    ((target, modules, outcome),) = rows_of("CNV-35")
+    assert target == "one whose configuration declares one format for all"
+    assert (modules, outcome) == ("two formats", "refused")
+    export = corpus.modelopt()
+    files = {
+        "config.json": {"quantization_config": export.config["quantization_config"]},
+        "hf_quant_config.json": export.hf,
+    }
+    placed = [
+        SimpleNamespace(weight=SimpleNamespace(module=module), convention=CONVENTIONS[f"modelopt.{name}"])
+        for module, name in ((UP, "nvfp4"), (Q, "mxfp8"))
+    ]
+    planning._require_true(files, placed[:1])
+    with pytest.raises(ValueError, match=f"{Q} as modelopt.mxfp8, which the configuration declares as .*CNV-35"):
+        planning._require_true(files, placed)
