@@ -424,3 +424,58 @@ def test_scales_in_the_padding_are_not_called_missing():
     found = diagnose(NVFP4, "tiled_128x4", evidence, budget_seconds=6)
     assert not any("not written" in explanation.text for explanation in found.explanations), report_lines(found)
     assert found.explanations or found.first_stage == "layout"
+
+
+def seen_of(x, change):
+    """Return what is said of codes [rows, columns] that `change` makes of the right ones and the scaled elements."""
+    case = replace(next(iter(cases(NVFP4, families=["normal"], directions=["row"], dtypes=["float32"]))), x=x)
+    made = quantize(x, NVFP4)
+    codes = packing.unpack(made.data, x.shape[1], NVFP4.element.format)
+    changed = change(codes, np.repeat(NVFP4.scale.decode(made.scales), 16, axis=1))
+    data = packing.pack(changed.astype(np.uint8), NVFP4.element.format)
+    return nearness([Item(case, made._replace(data=data), NVFP4, layout("linear"))])
+
+
+@pytest.mark.rule("CNF-132")
+@pytest.mark.example("CNF-132")
+def test_all_wrong_codes_are_ties():
+    """Rows have blocks with two scales; 2.5 is a tie in each, and 3.5 is one under 256."""
+    scales = np.float32([[448, 256], [128, 64], [32, 16]]).repeat(10, axis=1)
+    x = np.zeros((3, 20, 16), np.float32)
+    x[:, :, 0], x[:, :, 1:] = 6 * scales, 2.5 * scales[..., None]
+    x = x.reshape(3, -1)
+    assert np.float32(2688 / np.abs(x).max()) == 1
+
+    def away_under_large_scales(codes, scale):
+        return np.where((codes == 4) & (scale >= 128), 5, codes)
+
+    said = "every wrong code is a tie that goes away from zero (450 codes, all under a block scale of at least 128; "
+    assert seen_of(x, away_under_large_scales) == said + "450 other such ties are right)"
+    assert seen_of(x, lambda codes, scale: np.where(codes == 4, 5, codes)).endswith(
+        "(900 codes, and no such tie is right)"
+    )
+    few = seen_of(x, lambda codes, scale: np.where((codes == 4) & (np.arange(320) % 32 == 1), 5, codes))
+    assert few.endswith("goes away from zero (30 codes; 870 other such ties are right)")
+    towards = x.copy()
+    towards[towards == 2.5 * 256] = 3.5 * 256  # a tie whose even code is the upper one
+    told = seen_of(towards, lambda codes, scale: np.where((codes == 6) & (scale == 256), 5, codes))
+    assert told == "every wrong code is a tie that goes towards zero (150 codes, and no such tie is right)"
+
+    x[0, 2] = np.float32(2.4) * 448
+    changed = seen_of(x, lambda codes, scale: np.where((codes == 4) & (scale >= 128), 5, codes))
+    assert "tie" not in changed
+
+
+@pytest.mark.rule("CNF-133")
+def test_all_wrong_codes_are_one_code():
+    x = np.full((4, 64), 6, np.float32)
+    x[:, 1::2] = -1
+    said = "every wrong code is 0x8 instead of 0xf (6 codes, of scaled elements of magnitude 6 to 6)"
+    x[0, 1:12:2] = -6
+
+    def wraps(codes, scale):
+        return np.where(codes == 15, 8, codes)
+
+    assert seen_of(x, wraps) == said
+    x[0, 13] = 1
+    assert seen_of(x, lambda codes, scale: np.where(codes == 2, 3, wraps(codes, scale))) == ""
