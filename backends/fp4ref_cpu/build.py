@@ -89,11 +89,11 @@ def compile_all(texts: Sequence[str]) -> None:
 
 
 def functions(text: str, *names: str) -> list[Any]:
-    """Return the functions `fp4ref_NAME_@` of a text; they return nothing."""
+    """Return the functions `fp4ref_NAME_@` of a text; they take the address of a job and return nothing."""
     native, key = library(text), _key(text, tuple(compiler()))
     found = [getattr(native, f"fp4ref_{name}_{key}") for name in names]
     for function in found:
-        function.restype = None
+        function.restype, function.argtypes = None, (ctypes.c_void_p,)
     return found
 
 
