@@ -36,7 +36,7 @@ constexpr bool POWERS = fp4ref::same_type<typename S::Scale::Format, fp4ref::e8m
 static_assert(!SQUARE || !TRANSFORMED, "the maxima of a square are those of x");
 static_assert(HAS_COLUMN || !STOCHASTIC, "random bytes of both");
 // Two neighbouring lanes make an entry of a table: the kernel waits for it with nothing else to do.
-constexpr bool PAIRED = !STOCHASTIC && !GROUPED && TEAMS > 1;
+constexpr bool PAIRED = !GROUPED && TEAMS > 1;
 static_assert(!POWERS || !(SCALED || STOCHASTIC || TRANSFORMED), "one table, of thresholds");
 // A lane has parts of rows r and r + 8, four lanes for a row; and of columns c and c + 1 where eight have a square's 16,
 // or where the lanes 16 apart have 16 rows each.
@@ -110,6 +110,10 @@ DEVICE void make_entry_of_two(thresholds::Entry* table, unsigned byte, float g, 
 DEVICE void make_entry(float* table, unsigned byte, float g, bool transformed)
 {
     table[byte] = fp4ref::drawn::factor<S>(byte, g, transformed ? SIZE : 1.0f);
+}
+DEVICE void make_entry_of_two(float* table, unsigned byte, float g, bool transformed)
+{
+    if (threadIdx.x % 2 == 0) make_entry(table, byte, g, transformed);
 }
 
 // Two blocks of a lane; the random bytes of the second one lie `apart` from those of the first one.
