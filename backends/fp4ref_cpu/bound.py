@@ -81,7 +81,7 @@ def _is_transformed_once(call: Call, ready: Prepared) -> bool:
 
 
 def _transforming(call: Call, ready: Prepared) -> Fill:
-    """Return what `_filling` does, by way of memory for the transformed direction."""
+    """Return a function like that of `_filling`, by way of memory for the transformed direction."""
     spec, shape = call.required, (ready.rows, ready.columns)
     plain = np.empty(shape, arrays.INPUT_DTYPES[call.source])
     of_rows = dataclasses.replace(call, spec=without_hadamard(spec), direction="row", shape=shape)

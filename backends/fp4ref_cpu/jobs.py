@@ -14,6 +14,8 @@ import numpy as np
 from fp4ref import arrays
 from fp4ref_cpu import threads
 
+LARGE = 1 << 22  # bytes from which NumPy's memory is of large pages, which a call fills in a third of the time
+
 
 class Ready(NamedTuple):
     """A job as words of 64 bits, which a call copies, and the tables that some of them point to."""
@@ -42,9 +44,13 @@ def runner(function: Any, elements: int) -> Callable[[array[int]], None]:
 
 def maker(like: Any, shape: Sequence[int], dtype: str) -> Callable[[], Any]:
     """Return a function that makes an array without values, of the library of another one: torch or NumPy."""
-    sizes = tuple(shape)
+    sizes, of_numpy = tuple(shape), arrays.INPUT_DTYPES.get(dtype) or np.dtype(dtype)
+    make = partial(np.empty, sizes, of_numpy)
     if not arrays.is_torch(like):
-        return partial(np.empty, sizes, arrays.INPUT_DTYPES.get(dtype) or np.dtype(dtype))
+        return make
+    if prod(sizes) * of_numpy.itemsize >= LARGE:
+        restore = arrays.restorer(like)
+        return lambda: restore(make())
     import torch
 
     kind = getattr(torch, dtype)

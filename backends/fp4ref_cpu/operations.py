@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -12,8 +13,8 @@ from fp4ref.spec import Granularity
 from fp4ref_cpu import gemm
 from fp4ref_cpu.bound import bind_quantize
 from fp4ref_cpu.build import CACHE, compile_all, missing
-from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing_text
-from fp4ref_cpu.native import text
+from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing_text, transforming_text
+from fp4ref_cpu.native import text, without_hadamard
 from fp4ref_cpu.per_tensor import (
     bind_tensor_decode,
     bind_tensor_quantize,
@@ -82,6 +83,9 @@ def _texts(call: Call) -> Iterator[str]:
         yield quantizing_text(text(spec), call.source)
         if spec.global_scale is not Granularity.NONE:
             yield bounding_text(text(maximum(spec)), call.source)
+        if spec.hadamard is not None:  # for small matrices that come again
+            yield transforming_text(text(maximum(spec)))
+            yield from _texts(dataclasses.replace(call, spec=without_hadamard(spec)))
     elif call.operation == "dequantize":
         spec = decoding(call.required.replace(hadamard=None))
         source = call.source if fp4ref_numerics.narrows(spec) else "float32"
