@@ -26,8 +26,8 @@ PEERS = """compressed_tensors.mxfp4 compressed_tensors.mxfp8 compressed_tensors.
 fouroversix.nvfp4_mse ggml.mxfp4 ggml.nvfp4 mlx.mxfp4 mlx.nvfp4 modelopt.mxfp4 modelopt.mxfp8 modelopt.nvfp4
 te.fp8_block_e5m2 te.python_reference torchao.mxfp4_even torchao.mxfp4_floor torchao.mxfp4_floor@0.18.0
 torchao.mxfp4_rceil@0.18.0 torchao.mxfp8_e4m3_floor torchao.mxfp8_e4m3_rceil@0.18.0 torchao.nvfp4_1lvl
-torchao.nvfp4_2lvl triton_kernels.mxfp4_down triton_kernels.mxfp4_up triton_kernels.mxfp8_e4m3_up triton_kernels.nvfp4_up
-vllm.nvfp4_kernel vllm.ref_mxfp8 vllm.ref_nvfp4_emulation"""
+torchao.nvfp4_2lvl triton_kernels.mxfp4_down triton_kernels.mxfp4_up triton_kernels.mxfp8_e4m3_up
+triton_kernels.nvfp4_up vllm.nvfp4_kernel vllm.ref_mxfp8 vllm.ref_nvfp4_emulation"""
 
 
 def calls_of_the_standard() -> Iterator[Call]:
