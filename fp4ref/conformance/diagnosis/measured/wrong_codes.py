@@ -122,7 +122,8 @@ class WrongCodes:
         if not self.count or not self._alike:
             return ""
         each = " or ".join(f"{got:#x} instead of {right:#x}" for right, got in sorted(self.pairs))
-        numbers = f"{self.number}s of magnitude {self._least:.9g} to {self._most:.9g}"
+        least, most = (f"{magnitude:.9g}" for magnitude in (self._least, self._most))
+        numbers = f"{self.number}s of magnitude {least}" + (f" to {most}" if most != least else "")
         return f"every wrong {self.one} is {each} ({self.count:,} {self.many}, of {numbers})"
 
 
