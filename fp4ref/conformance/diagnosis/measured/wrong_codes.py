@@ -102,7 +102,7 @@ class WrongCodes:
             return ", and no such tie is right"
         wrong, right = ties.wrong & may, may & ~ties.wrong
         if others >= RIGHT:
-            for text, value in ((f"{self.number} of magnitude", np.abs(ties.y)), ("a block scale of", ties.scale)):
+            for text, value in ((f"{self.number}s of magnitude", np.abs(ties.y)), ("a block scale of", ties.scale)):
                 least, most = value[wrong].min(), value[wrong].max()
                 bound = f"at least {least:.9g}" if least > value[right].max() else ""
                 bound = bound or (f"at most {most:.9g}" if most < value[right].min() else "")
