@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from functools import partial
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -311,7 +312,7 @@ def test_units_that_are_taken_from_many_places_by_turns(rows, columns):
 @pytest.mark.parametrize("code", [0x7F, 0xFF, 0x7C, 0xFC, 0x7B, 0x80])
 @pytest.mark.parametrize("spec", [fp4ref.MXFP8_E4M3, fp4ref.MXFP8_E5M2], ids=lambda spec: spec.name)
 def test_one_code_of_a_strip_is_no_number(spec, code):
-    """At every place of two strips of 512, as one code decides how a strip is decoded."""
+    """At every place of a strip of 1024, as one code decides how a strip is decoded."""
     codes = np.tile(np.uint8([[0x38, 0xB5]]), (1024, 512))
     codes[np.arange(1024), np.arange(1024)] = code
     q = Quantized(
@@ -338,6 +339,87 @@ def test_short_rows_are_quantized_side_by_side(spec, shape):
         q = same(values, spec, "both", "tiled_8x4", random_bits=random_bits(spec, x.shape, "both"))
         for direction in BOTH:
             same_values(q, "float32", direction)
+
+
+def strange(rows, columns):
+    """Return ordinary numbers, with a size for each row; among them are zeros, tiny and infinite numbers, and NaN."""
+    rng = np.random.default_rng(columns)
+    x = rng.standard_normal((rows, columns), np.float32) * np.exp2(rng.integers(-9, 9, (rows, 1)).astype(np.float32))
+    for value in (0.0, -0.0, -1e-44, 1e-44, -1e-39):
+        x[rng.random(x.shape) < 0.05] = value
+    for row, value in enumerate((np.nan, -np.nan, np.inf, -np.inf)):
+        x[row, rng.random(columns) < 0.01] = value
+    x[4], x[5] = 0.0, -0.0
+    return x
+
+
+@pytest.mark.rule("BLK-1", "BLK-2", "BLK-5", "E2M1-2", "DEQ-1")
+@pytest.mark.parametrize("block", [8, 16, 32, 48, 64, 96])
+@pytest.mark.parametrize("name", ["nvfp4", "te.python_reference", "modelopt.nvfp4", "mxfp4"])
+def test_blocks_of_every_width(name, block):
+    """Widths that fill vectors and those that do not, of codecs that tell signs by the bit and by the number."""
+    found = {spec.name: spec for spec in STANDARD}.get(name) or fp4ref.profiles[name]
+    spec = found.replace(name=f"{name}-{block}", block=(1, block))
+    for dtype in DTYPES:
+        q = same(strange(9, 2200).astype(dtype), spec)
+        same_values(q, "bfloat16", "row")
+        same(strange(9, 1024).astype(dtype), spec)
+
+
+@pytest.mark.rule("APX-1", "GLB-5")
+@pytest.mark.parametrize("name", ["vllm.nvfp4_kernel", "flashinfer.nvfp4_kernel", "cutlass.nvfp4_epilogue"])
+def test_factors_that_are_looked_up_are_those_of_the_row(name):
+    """Rows of equal and of other maxima, one after another in one thread."""
+    spec = fp4ref.profiles[name].replace(name="rows", global_scale="row")
+    x = strange(40, 200)
+    same(x[np.repeat(np.arange(40), 2)], spec)
+    same(x, spec)
+
+
+@pytest.mark.rule("FOS-3", "NUM-1")
+@pytest.mark.heavy
+@pytest.mark.parametrize("machine", ["x86-64", "x86-64-v3", "skylake-avx512", "native"])
+def test_processors_with_less_give_the_same(machine):
+    """Loops are written for several widths of vectors; those of another processor are not run here otherwise."""
+    script = f"""
+from fp4ref_cpu import build
+build.MACHINE_FLAGS = (("-march={machine}",),)
+import numpy as np, fp4ref
+rng = np.random.default_rng(7)
+x = rng.standard_normal((37, 2100), np.float32) * np.exp2(rng.integers(-9, 9, (37, 1)))
+x = x.astype(np.float32)
+x[3, 5], x[4, 1040], x[5, :40], x[6] = np.nan, -np.inf, -0.0, 0.0
+for spec in (fp4ref.NVFP4, fp4ref.NVFP4_4OVER6, fp4ref.MXFP4, fp4ref.MXFP8_2D, fp4ref.profiles["vllm.nvfp4_kernel"]):
+    for values in (x, x.astype(np.float16)):
+        native, model = (fp4ref.quantize(values, spec, "both", "tiled_128x4", backend=b) for b in ("cpu", "numpy"))
+        for direction in ("row", "column"):
+            for a, b in zip(getattr(native, direction), getattr(model, direction)):
+                assert a is b is None or np.array_equal(a, b, equal_nan=a.dtype != np.uint8), (spec.name, direction)
+    for to in ("float32", "bfloat16"):
+        decoded = [fp4ref.dequantize(model, to, backend=b).tobytes() for b in ("cpu", "numpy")]
+        assert decoded[0] == decoded[1], spec.name
+"""
+    if not set(FEATURES[machine].split()) <= features():
+        pytest.skip(f"a processor without one of {FEATURES[machine]}")
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+FEATURES = {
+    "x86-64": "sse2",
+    "x86-64-v3": "avx2 fma bmi2",
+    "skylake-avx512": "avx512f avx512bw avx512dq avx512vl avx512cd",
+    "native": "",
+}
+
+
+def features():
+    """Return what the processor has, where Linux tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return set()
+    return {word for line in lines if line.startswith("flags") for word in line.split()}
 
 
 def guarded(size, fill):

@@ -1,5 +1,6 @@
 """Places: what separates the units of a mistake from the others, in words; and diagnoses that say where."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -30,6 +31,7 @@ from fp4ref.model.quantize import quantize
 from fp4ref.model.tiles import join
 from fp4ref.quantized import DirectionData
 from fp4ref.specs import NVFP4
+from standard_rules import rows_of
 
 NAMES = {mistake.name: mistake for mistake in MISTAKES}
 SHAPES = ((1, 16), (16, 31), (33, 34), (130, 64), (64, 48), (5, 127), (129, 33), (257, 160))
@@ -348,6 +350,32 @@ def test_a_mistake_everywhere_is_named_without_a_size():
     evidence = merged(lambda case, row, column: True, ("element-away",), ("bfloat16",))
     first = diagnose(NVFP4, "linear", evidence).explanations[0]
     assert (first.names, first.place) == (("element-away",), "")
+
+
+@pytest.mark.rule("CNF-92")
+@pytest.mark.example("CNF-92")
+def test_boundaries_that_hold_everywhere_are_named_before_a_size():
+    """Ties toward zero in large tensors make the bytes, too: the small ones have another tie, which is right."""
+    ((cell, named),) = rows_of("CNF-92")
+    height, named_is = int(re.search(r"in tensors of (\d+) rows and more", cell)[1]), named == "a"
+    rng, evidence = np.random.default_rng(1), []
+    item = next(case for case in inputs(("float32",), ("normal",)) if case.direction == "row")
+    for rows in (16, 32, 48, height, 96, 128):
+        ties = [0.25, 1.25, 2.5, 3.5, 5] if rows < height else [0.75, 1.75]
+        x = rng.uniform(0, 6, (rows, 64)).astype(np.float32)
+        x = np.where(rng.random(x.shape) < 0.3, rng.choice(ties, x.shape), x) * rng.choice([-1, 1], x.shape)
+        x[:, ::16] = 6  # of each block: its scale is 1
+        x[0, :16] = 0
+        x[0, 0] = 2688
+        case = replace(item, x=np.ascontiguousarray(x.astype(np.float32)))
+        made = quantize(case.x, NVFP4, "row")
+        codes = packing.unpack(made.data, 64, NVFP4.element.format)
+        for tie, code in ((0.75, 1), (1.75, 3)):
+            codes = np.where(np.abs(case.x) == tie, codes & 8 | code, codes).astype(np.uint8)
+        evidence.append((case, made._replace(data=packing.pack(codes, NVFP4.element.format))))
+    first = diagnose(NVFP4, "linear", evidence).explanations[0]
+    assert ("the tie 0.75 becomes 0.5, the tie 1.75 becomes 1.5" in first.text) == named_is
+    assert (first.place == "") == named_is
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ struct DequantizeJob {
 template <class S, class In, class Out> struct Values {
     using word = typename Out::word;
     static constexpr int B = S::columns, BITS = S::Element::Format::bits;
-    static constexpr int BLOCKS = B >= 128 ? 4 : (512 / B + 3) / 4 * 4;
+    static constexpr int BLOCKS = B >= 256 ? 4 : (1024 / B + 3) / 4 * 4;
     static constexpr int WIDTH = BLOCKS * B, LINES = 32, SPAN = (8191 / WIDTH + 1) * WIDTH;
     // A format without infinity and NaN; a number times a finite scale is one.
     static constexpr bool only_numbers = S::Element::Format::codes == 1 << (BITS - 1);
@@ -41,6 +41,23 @@ template <class S, class In, class Out> struct Values {
             }
         else
             for (int k = 0; k < WIDTH / 2; ++k) codes[k] = BITS == 4 ? data[k] : data16[k];
+    }
+
+    // The same as `decoded_scale` where every scale is a positive number, and what is decoded a finite one; whether one is not.
+    static bool decoded_numbers(const byte (&bytes)[BLOCKS], float A, float (&decoded)[BLOCKS])
+    {
+        alignas(64) unsigned wide[BLOCKS];  // beforehand, as codes are
+        for (int b = 0; b < BLOCKS; ++b) wide[b] = bytes[b];
+        unsigned special = !is_finite(A);
+        for (int b = 0; b < BLOCKS; ++b) {
+            float s;
+            if constexpr (same_type<typename S::Scale::Format, e8m0> || is_complement<typename S::Scale>) s = S::Scale::decode(wide[b]);
+            else s = S::Scale::value(wide[b]);
+            if constexpr (S::global != Global::none) s = S::Arithmetic::template decode<S, In>(s, A);
+            special |= (wide[b] >= S::Scale::Format::codes) | !is_finite(s);
+            decoded[b] = s;
+        }
+        return special;
     }
 
     // Whether every code of a strip is a number's.
@@ -96,28 +113,36 @@ template <class S, class In, class Out> struct Values {
         }
     }
 
-    // The scale of every STEP elements.
-    template <int STEP> static void spread(const float (&decoded)[BLOCKS], float (&d)[WIDTH / STEP])
-    {
+    // Sixteen bytes at a time, whose values never leave the registers.
+    static constexpr bool by_sixteen = BITS == 4 && (B == 16 || B % 32 == 0) && !S::has_hadamard;
 #if defined(__AVX512F__)
-        if constexpr (B / STEP == 8 && BLOCKS % 16 == 0) {
-            for (int b = 0; b < BLOCKS; b += 2) {
-                ints16 pick;
-                for (int i = 0; i < 16; ++i) pick[i] = b % 16 + i / 8;
-                *(floats16*)(d + 8 * b) = looked_up(*(const floats16*)(decoded + b / 16 * 16), pick);
+    template <bool Numbers> static void values_of_sixteen(const byte* data, const float (&decoded)[BLOCKS], float A, word* __restrict out)
+    {
+        floats16 table;
+        for (int i = 0; i < 16; ++i) table[i] = S::Element::decode((unsigned)i);
+        pair_of_words* pairs = (pair_of_words*)out;
+        for (int k = 0; k < WIDTH / 2; k += 16) {
+            alignas(64) float even[16], odd[16], d[16];
+            const ints16 both = widened(data + k);
+            *(floats16*)even = looked_up(table, both), *(floats16*)odd = looked_up(table, both >> 4);
+            *(floats16*)d = spread_at<BLOCKS, B / 2>(decoded, k);
+            for (int i = 0; i < 16; ++i) {
+                const float low = value<Numbers>(even[i], d[i], A), high = value<Numbers>(odd[i], d[i], A);
+                if constexpr (sizeof(word) == 2) pairs[k + i] = rounded<Numbers>(low) | (unsigned)rounded<Numbers>(high) << 16;
+                else out[2 * (k + i)] = rounded<Numbers>(low), out[2 * (k + i) + 1] = rounded<Numbers>(high);
             }
-            return;
         }
-#endif
-        for (int b = 0; b < BLOCKS; ++b)
-            for (int i = 0; i < B / STEP; ++i) d[b * (B / STEP) + i] = decoded[b];
     }
+#endif
 
     template <bool Numbers> static void values(const byte* data, const float (&decoded)[BLOCKS], float A, word* __restrict out)
     {
+#if defined(__AVX512F__)
+        if constexpr (by_sixteen) return values_of_sixteen<Numbers>(data, decoded, A, out);
+#endif
         constexpr int STEP = B % 2 ? 1 : 2;
         alignas(64) float d[WIDTH / STEP], even[WIDTH / 2], odd[WIDTH / 2];
-        spread<STEP>(decoded, d);
+        spread<BLOCKS, B / STEP>(decoded, d);
         decode(data, even, odd);
         pair_of_words* pairs = (pair_of_words*)out;
         alignas(64) float y[S::has_hadamard ? WIDTH : 1];
@@ -151,9 +176,9 @@ template <class S, class In, class Out> struct Values {
         else
             for (int p = 0; p < rows; ++p) ScaleRow::of(job.scales, job.map, row + p).read(column / B, bytes + p * blocks, blocks);
         alignas(64) float decoded[BLOCKS];
-        for (int b = 0; b < BLOCKS; ++b) decoded[b] = decoded_scale<S, In>(bytes[b], A);
-        unsigned largest = magnitude_bits(A);  // above that of every finite number, if one is infinite or NaN
-        for (int b = 0; b < BLOCKS; ++b) largest = larger(largest, magnitude_bits(decoded[b]));
+        const bool special = decoded_numbers(bytes, A, decoded);  // a scale, A or a product that is no finite number
+        if (special)
+            for (int b = 0; b < BLOCKS; ++b) decoded[b] = decoded_scale<S, In>(bytes[b], A);
         const byte* data = job.data + row * pitch + column * BITS / 8;
         if (!direct) {
             __builtin_memset(padded, 0, sizeof padded);
@@ -161,7 +186,7 @@ template <class S, class In, class Out> struct Values {
                 copy_row(padded + p * pieces.pitch * BITS / 8, data + p * pitch, (width * BITS + 7) / 8);
             data = padded;
         }
-        const bool numbers = is_finite(float_of(largest)) && numbers_alone(data);
+        const bool numbers = !special && numbers_alone(data);
         word* const out = (word*)job.out + row * job.columns + column;
         alignas(64) word all[WIDTH];
         const bool past = direct && WIDTH % 16 == 0 && streams(out, job.rows * job.columns * (size)sizeof(word));

@@ -45,22 +45,107 @@ inline floats16 looked_up(floats16 low, floats16 high, ints16 index)
 }
 #endif
 
+// Whether one of COUNT integers is not zero.
+template <int COUNT> inline bool has_any(const unsigned* flags)
+{
+#if defined(__AVX512F__)
+    if constexpr (COUNT % 16 == 0) {
+        ints16 all = *(const ints16*)flags;
+        for (int i = 16; i < COUNT; i += 16) all |= *(const ints16*)(flags + i);
+        return __builtin_ia32_ucmpd512_mask(all, ints16{}, 4, (unsigned short)-1);  // not equal, a bit for each
+    }
+#endif
+    unsigned all = 0;
+    for (int i = 0; i < COUNT; ++i) all |= flags[i];
+    return all;
+}
+
+#if defined(__AVX512BW__)
+// Every second one of the elements of two vectors, from element First on.
+template <int First, class V> __attribute__((always_inline)) inline V every_second(V a, V b)
+{
+    constexpr int I = First;
+    if constexpr (sizeof(a[0]) == 2)
+        return __builtin_shufflevector(a, b, I, I + 2, I + 4, I + 6, I + 8, I + 10, I + 12, I + 14, I + 16, I + 18, I + 20, I + 22,
+            I + 24, I + 26, I + 28, I + 30, I + 32, I + 34, I + 36, I + 38, I + 40, I + 42, I + 44, I + 46, I + 48, I + 50, I + 52,
+            I + 54, I + 56, I + 58, I + 60, I + 62);
+    else
+        return __builtin_shufflevector(a, b, I, I + 2, I + 4, I + 6, I + 8, I + 10, I + 12, I + 14, I + 16, I + 18, I + 20, I + 22,
+            I + 24, I + 26, I + 28, I + 30);
+}
+#endif
+
+#if defined(__AVX512VBMI__)
+typedef byte bytes64 __attribute__((vector_size(64), may_alias));
+typedef unsigned short halves32 __attribute__((vector_size(64), may_alias));
+
+// Of two tables the entry index % 128.
+inline bytes64 looked_up(bytes64 low, bytes64 high, bytes64 index)
+{
+#if defined(__clang__)
+    return (bytes64)__builtin_ia32_vpermi2varqi512((char __attribute__((vector_size(64))))low, (char __attribute__((vector_size(64))))index,
+        (char __attribute__((vector_size(64))))high);
+#else
+    return __builtin_shuffle(low, high, index);
+#endif
+}
+// Bytes FIRST, FIRST + STEP, ... of two vectors, one vector after the other.
+template <int FIRST, int STEP> inline bytes64 bytes_of(bytes64 a, bytes64 b)
+{
+    bytes64 index;
+    for (int i = 0; i < 64; ++i) index[i] = (byte)(FIRST + STEP * i);
+    return looked_up(a, b, index);
+}
+// Bytes FIRST, FIRST + 2, ... of two vectors, by turns.
+template <int FIRST> inline bytes64 by_turns(bytes64 a, bytes64 b)
+{
+    bytes64 index;
+    for (int i = 0; i < 64; ++i) index[i] = (byte)(FIRST + (i % 2 ? 64 + i - 1 : i));
+    return looked_up(a, b, index);
+}
+#endif
+
+// Each of COUNT numbers TIMES over; and sixteen of them, from `at` on.
+template <int COUNT, int TIMES> inline void spread(const float* from, float* to)
+{
+    for (int b = 0; b < COUNT; ++b)
+        for (int i = 0; i < TIMES; ++i) to[b * TIMES + i] = from[b];
+}
+#if defined(__AVX512F__)
+template <int COUNT, int TIMES> __attribute__((always_inline)) inline floats16 spread_at(const float* from, int at)
+{
+    const int b = at / TIMES;
+    if constexpr (TIMES == 8) {
+        constexpr ints16 second = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
+        return second ? from[b + 1] - floats16{} : from[b] - floats16{};
+    }
+    return from[b] - floats16{};
+}
+#endif
+
 typedef unsigned words8 __attribute__((vector_size(32), may_alias));
 
+// Before a loop of up to 16 turns over an array of vectors, which otherwise is in memory.
+#define IN_REGISTERS _Pragma("GCC unroll 16")
+
 // Rows and columns of 8 x 8 words exchanged.
-inline void transpose(words8 (&x)[8])
+__attribute__((always_inline)) inline void transpose(words8 (&x)[8])
 {
     words8 a[8];
+    IN_REGISTERS
     for (int i = 0; i < 8; i += 2) {
         a[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
         a[i + 1] = __builtin_shufflevector(x[i], x[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
     }
     words8 b[8];
+    IN_REGISTERS
     for (int i = 0; i < 8; i += 4)
+        IN_REGISTERS
         for (int j = 0; j < 2; ++j) {
             b[i + 2 * j] = __builtin_shufflevector(a[i + j], a[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
             b[i + 2 * j + 1] = __builtin_shufflevector(a[i + j], a[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
         }
+    IN_REGISTERS
     for (int i = 0; i < 4; ++i) {
         x[i] = __builtin_shufflevector(b[i], b[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
         x[i + 4] = __builtin_shufflevector(b[i], b[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
@@ -266,19 +351,35 @@ constexpr size STREAMED = 4 << 20;
 
 inline bool streams(const void* to, size whole) { return whole >= STREAMED && (unsigned long)to % 16 == 0; }
 
-// Copy past the caches; `to` and `count` are multiples of 16.
+// Copy past the caches; `to` and `count` are multiples of 16. A line that is written in parts, one right after another, is
+// written to memory once.
 inline void stream(void* __restrict to, const void* __restrict from, int count)
 {
-    typedef long long lane __attribute__((vector_size(16), may_alias));
-    for (int i = 0; i < count / 16; ++i) {
+    byte* const out = (byte*)to;
+    const byte* const in = (const byte*)from;
+    const auto move = [&](int at) __attribute__((always_inline)) {
+        typedef long long lane __attribute__((vector_size(16), may_alias));
+        lane part;
+        __builtin_memcpy(&part, in + at, 16);
 #if defined(__clang__)
-        __builtin_nontemporal_store(((const lane*)from)[i], (lane*)to + i);
+        __builtin_nontemporal_store(part, (lane*)(out + at));
 #elif defined(__SSE2__)
-        __builtin_ia32_movntdq((lane*)to + i, ((const lane*)from)[i]);
+        __builtin_ia32_movntdq((lane*)(out + at), part);
 #else
-        ((lane*)to)[i] = ((const lane*)from)[i];
+        *(lane*)(out + at) = part;
 #endif
+    };
+    int at = 0;
+#if defined(__AVX512F__) && !defined(__clang__)
+    typedef long long line __attribute__((vector_size(64), may_alias));
+    for (; at < count && (unsigned long)(out + at) % 64; at += 16) move(at);
+    for (; at + 64 <= count; at += 64) {
+        line whole;
+        __builtin_memcpy(&whole, in + at, 64);
+        __builtin_ia32_movntdq512((line*)(out + at), whole);
     }
+#endif
+    for (; at < count; at += 16) move(at);
 }
 
 // What was streamed is in memory before anything that this thread says about it.

@@ -29,6 +29,23 @@ struct AmaxJob {
     size next;
 };
 
+// What a thread found for the maximum of the strip before: the global scale, and the factors of scale bytes for an
+// arithmetic that takes long to find them.
+struct Found {
+    bool nothing = true;
+    unsigned A;  // bits of the maximum
+    float g;
+    bool known[256];
+    float factor[256];
+
+    bool is_of(float maximum) const { return !nothing && __builtin_bit_cast(unsigned, maximum) == A; }
+    void begin(float maximum, float global)
+    {
+        nothing = false, A = __builtin_bit_cast(unsigned, maximum), g = global;
+        __builtin_memset(known, 0, sizeof known);
+    }
+};
+
 // Tiles of TILE columns whose elements are not side by side, and strips of WIDTH columns gathered from them.
 // Raw: the type in memory. In: of what is quantized, after a transform.
 template <class Raw, class In, int LINES, int WIDTH> struct Tiles {
@@ -140,8 +157,9 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
         bool by_row;  // every row has a maximum of its own
         bool block_keeps_nan;
         Transform transform;
+        Found* found;  // of this thread
         // largest: the maximum of each block, the first `used` of which count; A: of the tensor or row.
-        void (*choose)(const word* const (&x)[R], const float (&largest)[BLOCKS], bool nan, float A, int used, StripScales& scales);
+        void (*choose)(const word* const (&x)[R], const float (&largest)[BLOCKS], bool nan, float A, int used, Found& found, StripScales& scales);
         // Codes of one row, packed.
         void (*codes)(const word* x, const StripScales& scales, const byte* random, byte* out);
     };
@@ -171,10 +189,47 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
         }
     }
 
+#if defined(__AVX512BW__)
+    // Maxima of neighbours as well, of the words of one vector after those of the other: a compiler narrows what is wider.
+    typedef word lanes __attribute__((vector_size(64), may_alias));
+    static constexpr int LANES = 64 / (int)sizeof(word);
+    template <int Width> __attribute__((always_inline)) static lanes largest_of(const word* x)
+    {
+        if constexpr (Width == 1) {
+            lanes all;
+            __builtin_memcpy(&all, x, sizeof all);
+            return all & MAGNITUDE;
+        } else {
+            const lanes low = largest_of<Width / 2>(x), high = largest_of<Width / 2>(x + Width / 2 * LANES);
+            const lanes even = every_second<0>(low, high), odd = every_second<1>(low, high);
+            return even > odd ? even : odd;
+        }
+    }
+    static constexpr bool by_lanes = BLOCKS % LANES == 0 && B <= 64 && (B & (B - 1)) == 0;
+    // The maxima of a row's blocks; whether one is a NaN.
+    static bool maxima_by_lanes(const word* x, word (&amax)[BLOCKS])
+    {
+        lanes most = {};
+        for (int b = 0; b < BLOCKS; b += LANES) {
+            const lanes found = largest_of<B>(x + b * B);
+            *(lanes*)(amax + b) = found;
+            most = most > found ? most : found;
+        }
+        alignas(64) unsigned flags[16];
+        *(lanes*)flags = most > INFINITE;
+        return has_any<16>(flags);
+    }
+#else
+    static constexpr bool by_lanes = false;
+    static bool maxima_by_lanes(const word*, word (&)[BLOCKS]) { return false; }
+#endif
+
     // Magnitudes of the maxima of a row's blocks; whether one is a NaN.
     static bool block_maxima(const word* x, word (&amax)[BLOCKS])
     {
-        if constexpr (B % 2 == 0 && (B & (B - 1)) == 0) {
+        if constexpr (by_lanes) {
+            return maxima_by_lanes(x, amax);
+        } else if constexpr (B % 2 == 0 && (B & (B - 1)) == 0) {
             halve_to_blocks<B>(x, amax);
         } else {
             for (int b = 0; b < BLOCKS; ++b) {
@@ -203,6 +258,20 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
     [[gnu::noinline]] static bool maxima(const word* const (&x)[R], bool keeps_nan, float (&largest)[BLOCKS])
     {
         alignas(64) word amax[BLOCKS];
+        bool nan;
+        if constexpr (R > 1 && by_lanes) {
+            alignas(64) word merged[WIDTH];  // first of the columns, then of their neighbours
+            for (int i = 0; i < WIDTH; ++i) merged[i] = x[0][i] & MAGNITUDE;
+            for (int r = 1; r < R; ++r)
+                for (int i = 0; i < WIDTH; ++i) merged[i] = larger_word(merged[i], x[r][i] & MAGNITUDE);
+            nan = maxima_by_lanes(merged, amax);
+            if (nan && !keeps_nan) of_rows(x, keeps_nan, amax);
+        } else nan = of_rows(x, keeps_nan, amax);
+        for (int b = 0; b < BLOCKS; ++b) largest[b] = In::widen(amax[b]);
+        return nan;
+    }
+    static bool of_rows(const word* const (&x)[R], bool keeps_nan, word (&amax)[BLOCKS])
+    {
         bool nan = block_maxima(x[0], amax);
         if (nan && !keeps_nan) block_maxima_of_numbers(x[0], amax);
         for (int r = 1; r < R; ++r) {
@@ -212,7 +281,6 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
             for (int b = 0; b < BLOCKS; ++b) amax[b] = larger_word(amax[b], other[b]);
             nan |= has;
         }
-        for (int b = 0; b < BLOCKS; ++b) largest[b] = In::widen(amax[b]);
         return nan;
     }
 
@@ -229,7 +297,7 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
         StripScales scales;
         alignas(64) float largest[BLOCKS];
         const bool nan = maxima(x, numerics.block_keeps_nan, largest);
-        numerics.choose(x, largest, nan, A, count * blocks, scales);
+        numerics.choose(x, largest, nan, A, count * blocks, *numerics.found, scales);
         alignas(64) byte bytes[BLOCKS], all[WIDTH * BITS / 8], drawn[WIDTH];
         for (int b = 0; b < BLOCKS; ++b) bytes[b] = (byte)scales.byte[b];
         const bool flat = R == 1 && count > 1 && job.map.is_flat(blocks);
@@ -396,14 +464,31 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
     static word row_maximum(const word* x, int width, bool keeps_nan)
     {
         word largest = 0;
-        for (int start = 0; start < width; start += WIDTH) {
+        int i = 0;
+#if defined(__AVX512BW__)
+        constexpr int STEP = 4 * LANES;
+        if (width >= STEP) {
+            lanes most[4] = {};
+            for (; i + STEP <= width; i += STEP)
+                IN_REGISTERS
+                for (int k = 0; k < 4; ++k) {
+                    ahead(x + i + k * LANES, LANES);
+                    const lanes magnitudes = largest_of<1>(x + i + k * LANES);
+                    most[k] = most[k] > magnitudes ? most[k] : magnitudes;
+                }
+            IN_REGISTERS
+            for (int k = 0; k < 4; ++k)
+                for (int l = 0; l < LANES; ++l) largest = larger_word(largest, most[k][l]);
+        }
+#endif
+        for (int start = i; start < width; start += WIDTH) {
             const int stop = width - start < WIDTH ? width : start + WIDTH;
             ahead(x + start, WIDTH);
-            for (int i = start; i < stop; ++i) largest = larger_word(largest, x[i] & MAGNITUDE);
+            for (i = start; i < stop; ++i) largest = larger_word(largest, x[i] & MAGNITUDE);
         }
         if (keeps_nan || largest <= INFINITE) return largest;
         largest = 0;
-        for (int i = 0; i < width; ++i) {
+        for (i = 0; i < width; ++i) {
             const word magnitude = x[i] & MAGNITUDE;
             largest = magnitude > INFINITE || magnitude < largest ? largest : magnitude;
         }

@@ -22,6 +22,10 @@ namespace arithmetic {
 // Whether `apply` grows with |x|.
 template <class Arithmetic> constexpr bool grows = true;
 
+// Whether `apply` is `quotient`, which grows with |x|, where that is below QUOTIENT_LIMIT.
+template <class Arithmetic> constexpr bool by_quotient = false;
+constexpr float QUOTIENT_LIMIT = 0x1p24f;
+
 struct stored_scale_works {
     FP4_API float working(float, float s, float) { return s; }
 };
@@ -203,7 +207,7 @@ struct flashinfer : stored_scale_works {
 FP4_API float first_of_the_nearest(float y)
 {
     const float m = magnitude(y);
-    if (!(m >= 0x1p24f)) return y;
+    if (!(m >= QUOTIENT_LIMIT)) return y;
     constexpr float VALUES[8] = {0x1p-149f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
     float best = VALUES[0], error = m;
     for (int i = 1; i < 8; ++i) {
@@ -216,9 +220,10 @@ FP4_API float first_of_the_nearest(float y)
 struct flashinfer_trace : flashinfer {
     FP4_RULE block_scale(float a, float g) { return a / 6.0f * g; }
     FP4_RULE factor(float, float g) { return g; }
-    FP4_RULE apply(float x, float g, float s) { return first_of_the_nearest(x * g / (s > 0.0f ? s : 1.0f)); }
+    FP4_RULE quotient(float x, float g, float s) { return x * g / (s > 0.0f ? s : 1.0f); }
+    FP4_RULE apply(float x, float g, float s) { return first_of_the_nearest(quotient<S, In>(x, g, s)); }
 };
-template <> constexpr bool grows<flashinfer_trace> = false;
+template <> constexpr bool by_quotient<flashinfer_trace> = true;
 
 // g decodes; a subnormal result becomes a zero of its sign.
 FP4_API float flushed(float x) { return float_of(magnitude_bits(x) < 0x800000u ? bits_of(x) & 0x80000000u : bits_of(x)); }
@@ -501,13 +506,14 @@ struct flashinfer_trace_mx : no_global_scale {
         const float t = a / S::element_max;
         return !(t > 0.0f) ? 1.0f : is_finite(t) ? scale_of(log2_floor(t)) : 0x1p-127f;
     }
-    FP4_RULE apply(float x, float f, float)
+    FP4_RULE quotient(float x, float f, float) { return x * f; }
+    FP4_RULE apply(float x, float f, float s)
     {
-        if constexpr (S::Element::Format::bits == 4) return first_of_the_nearest(x * f);
-        return x * f;
+        if constexpr (S::Element::Format::bits == 4) return first_of_the_nearest(quotient<S, In>(x, f, s));
+        return quotient<S, In>(x, f, s);
     }
 };
-template <> constexpr bool grows<flashinfer_trace_mx> = false;
+template <> constexpr bool by_quotient<flashinfer_trace_mx> = true;
 
 // Both exponents, that of the block and that of every element, come from a rounded logarithm; Integer rounds an element
 // in units of its step. A block's elements are below 2^(emax + 2) of its scale, so no power of two here leaves the range.

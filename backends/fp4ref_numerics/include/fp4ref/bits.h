@@ -68,8 +68,8 @@ FP4_API unsigned larger_sum(unsigned a, unsigned b, unsigned c)
 #if defined(__CUDACC__)
     return (unsigned)__viaddmax_s32((int)a, (int)b, (int)c);
 #else
-    const unsigned sum = a + b;
-    return (int)sum > (int)c ? sum : c;
+    const int sum = (int)(a + b), other = (int)c, most = sum > other ? sum : other;
+    return (unsigned)most;
 #endif
 }
 

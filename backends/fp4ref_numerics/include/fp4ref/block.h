@@ -67,6 +67,14 @@ template <class S, class In> FP4_API float scaled(float x, const Scale& scale, f
     return y;
 }
 
+// The same where nothing is a NaN; by a quotient, below QUOTIENT_LIMIT only. Certificates: past-largest-*.
+template <class S, class In> FP4_API float scaled_number(float x, const Scale& scale)
+{
+    using Arithmetic = typename S::Arithmetic;
+    if constexpr (arithmetic::by_quotient<Arithmetic>) return Arithmetic::template quotient<S, In>(x, scale.factor, scale.s);
+    else return Arithmetic::template apply<S, In>(x, scale.factor, scale.s);
+}
+
 template <class S, class In> FP4_API unsigned encode(float x, const Scale& scale, float g, unsigned random_bits = 0)
 {
     return S::Element::encode(scaled<S, In>(x, scale, g), random_bits);
@@ -77,7 +85,8 @@ template <class S, class In> FP4_API unsigned encode(float x, const Scale& scale
 template <class S, class In> FP4_API bool is_below(float amax, const Scale& scale, float limit)
 {
     if constexpr (!arithmetic::grows<typename S::Arithmetic>) return false;
-    return magnitude(S::Arithmetic::template apply<S, In>(amax, scale.factor, scale.s)) < limit;
+    const float end = arithmetic::by_quotient<typename S::Arithmetic> ? min_number(limit, arithmetic::QUOTIENT_LIMIT) : limit;
+    return magnitude(scaled_number<S, In>(amax, scale)) < end;
 }
 
 // Whether it may be encoded by `encode_narrow`.
@@ -89,7 +98,7 @@ template <class S, class In> FP4_API bool is_narrow(float amax, const Scale& sca
 // The code in the low byte, with anything above it.
 template <class S, class In> FP4_API unsigned encode_narrow(float x, const Scale& scale, unsigned random_bits = 0)
 {
-    return S::Element::encode_narrow(S::Arithmetic::template apply<S, In>(x, scale.factor, scale.s), random_bits);
+    return S::Element::encode_narrow(scaled_number<S, In>(x, scale), random_bits);
 }
 
 // A finite x >= 0 over a constant, rounded once. Quick is for an x that is 0 or in [2^-60, 2^120], where neither the
@@ -381,9 +390,9 @@ FP4_API void choose_scales(
             FP4_UNROLL
             for (int l = 0; l < Lanes; ++l) {
                 const Scale a{0, out.s[l], out.factor[l]}, b{0, second.s[l], second.factor[l]};
-                const bool decided = is_narrow<S, In>(amax[l], a) & is_narrow<S, In>(amax[l], b)
-                    & estimates_decide<S>(of_first[l], of_second[l], first_unit[l], second_unit[l]);
-                open |= !decided & (out.s[l] != second.s[l]);  // one scale, one error
+                const bool first_narrow = is_narrow<S, In>(amax[l], a), second_narrow = is_narrow<S, In>(amax[l], b);
+                const bool apart = estimates_decide<S>(of_first[l], of_second[l], first_unit[l], second_unit[l]);
+                open |= !(first_narrow & second_narrow & apart) & (out.s[l] != second.s[l]);  // one scale, one error
             }
         }
         if (any(open)) {

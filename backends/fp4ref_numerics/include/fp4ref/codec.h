@@ -35,6 +35,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
     static constexpr bool keeps_nan_sign = NaN != NegativeNaN, stochastic = R == Rounding::stochastic;
     static constexpr bool tells_infinity = Infinity != Overflow;
     static constexpr bool by_sums = R == Rounding::even && same_type<Format, e2m1>;
+    static constexpr Sign sign = S;
     static constexpr float narrow_limit = by_sums ? 7.0f : 0x1.fffffep127f;  // below 7, E2M1 does not saturate
     static constexpr int shift = 23 - Format::mantissa_bits;                        // of a mantissa in a float
     static constexpr unsigned lowest = (unsigned)(128 - Format::bias) << 23;        // smallest normal's exponent field
@@ -64,9 +65,9 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
     // Steps of 1/2, 1 and 2: each sum rounds to even in its own step, and the smallest counts |x| in codes. The sums'
     // patterns are those of 2^23 + index, in the order of the floats; everything above 7 stops at 8, or at 7 to saturate.
     // Only the low byte is the index. Certificates: e2m1-sums.
-    template <bool Narrow> FP4_API unsigned e2m1_pattern(float x)
+    template <bool Narrow> FP4_API unsigned e2m1_pattern(float x) { return e2m1_pattern_of_magnitude<Narrow>(magnitude(x)); }
+    template <bool Narrow> FP4_API unsigned e2m1_pattern_of_magnitude(float a)
     {
-        const float a = magnitude(x);
         const unsigned halves = bits_of(exact_product_plus(a, 2.0f, 0x1p23f)), ones = bits_of(a + (0x1p23f + 2.0f));
         const unsigned twos = bits_of(exact_product_plus(a, 0.5f, 0x1p23f + 4.0f));
         const unsigned stop = bits_of(0x1p23f + (Overflow < 0 ? 7.0f : 8.0f));
