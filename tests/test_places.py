@@ -16,6 +16,7 @@ from fp4ref.conformance.diagnosis.evidence import Item
 from fp4ref.conformance.diagnosis.explanations import report_lines, verdict
 from fp4ref.conformance.diagnosis.likely_place import confined
 from fp4ref.conformance.diagnosis.measured.near import nearness
+from fp4ref.conformance.diagnosis.measured.wrong_codes import WrongCodes
 from fp4ref.conformance.diagnosis.place_learning import joined, learn, likeliest, roundest
 from fp4ref.conformance.diagnosis.placed import PlacedSearch
 from fp4ref.conformance.diagnosis.support import supported
@@ -30,7 +31,7 @@ from fp4ref.layout import layout
 from fp4ref.model.quantize import quantize
 from fp4ref.model.tiles import join
 from fp4ref.quantized import DirectionData
-from fp4ref.specs import NVFP4
+from fp4ref.specs import MXINT8, NVFP4
 from standard_rules import rows_of
 
 NAMES = {mistake.name: mistake for mistake in MISTAKES}
@@ -479,3 +480,28 @@ def test_all_wrong_codes_are_one_code():
     assert seen_of(x, wraps) == said
     x[0, 13] = 1
     assert seen_of(x, lambda codes, scale: np.where(codes == 2, 3, wraps(codes, scale))) == ""
+
+
+@pytest.mark.rule("CNF-133")
+@pytest.mark.parametrize(
+    ("y", "got", "said"),
+    [
+        ([np.nan, -np.nan, 1], [0x01, 0x01, 0x40], "0x1 instead of 0x7f (2 codes, of numbers that are NaN)"),
+        (
+            [127 / 64, np.nan, 1],
+            [0x01, 0x01, 0x40],
+            "0x1 instead of 0x7f (2 codes, of numbers of magnitude 1.984375 to 1.984375 or NaN)",
+        ),
+        (
+            [40 / 64, -40 / 64],
+            [0x07, -0x07 & 0xFF],
+            "0x7 instead of 0x28 or 0xf9 instead of 0xd8 (2 codes, of numbers of magnitude 0.625 to 0.625)",
+        ),
+        ([40 / 64, -88 / 64], [0x07, -0x79 & 0xFF], ""),
+    ],
+)
+def test_one_code_of_numbers_in_twos_complement_and_of_nan(y, got, said):
+    """0x28 becomes 0x07, and 0xa8, which is -88, becomes 0x87: alike but for bit 7, which is no sign alone."""
+    seen = WrongCodes(MXINT8.element, "code", "codes", "number")
+    seen.add(np.float32(y), np.array(got, np.uint8))
+    assert seen.of_pairs == (said and f"every wrong code is {said}")
