@@ -926,7 +926,7 @@ def test_text_of_random_shapes_stays_in_its_cell_in_a_browser(in_font: Any) -> N
     assert faults == {}
 
 
-def test_text_widths_are_upper_estimates(chromium: Any) -> None:
+def test_text_widths_in_a_browser_are_upper_estimates(chromium: Any) -> None:
     """Every character that a figure can show, and the figures' own texts, regular and bold, in every font here."""
     chromium.get("data:text/html,<body></body>")
     characters = [c for table in (REGULAR, BOLD) for listed in table.values() for c in listed]

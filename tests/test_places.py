@@ -16,6 +16,7 @@ from fp4ref.conformance.diagnosis.evidence import Item
 from fp4ref.conformance.diagnosis.explanations import report_lines, verdict
 from fp4ref.conformance.diagnosis.likely_place import confined
 from fp4ref.conformance.diagnosis.measured.near import nearness
+from fp4ref.conformance.diagnosis.measured.wrong_codes import WrongCodes
 from fp4ref.conformance.diagnosis.place_learning import joined, learn, likeliest, roundest
 from fp4ref.conformance.diagnosis.placed import PlacedSearch
 from fp4ref.conformance.diagnosis.support import supported
@@ -30,7 +31,7 @@ from fp4ref.layout import layout
 from fp4ref.model.quantize import quantize
 from fp4ref.model.tiles import join
 from fp4ref.quantized import DirectionData
-from fp4ref.specs import NVFP4
+from fp4ref.specs import MXINT8, NVFP4
 from standard_rules import rows_of
 
 NAMES = {mistake.name: mistake for mistake in MISTAKES}
@@ -440,7 +441,7 @@ def seen_of(x, change):
 @pytest.mark.example("CNF-132")
 def test_all_wrong_codes_are_ties():
     """Rows have blocks with two scales; 2.5 is a tie in each, and 3.5 is one under 256."""
-    scales = np.float32([[448, 256], [128, 64], [32, 16]]).repeat(10, axis=1)
+    scales = np.float32([[448, 256], [192, 128], [64, 32]]).repeat(10, axis=1)
     x = np.zeros((3, 20, 16), np.float32)
     x[:, :, 0], x[:, :, 1:] = 6 * scales, 2.5 * scales[..., None]
     x = x.reshape(3, -1)
@@ -449,8 +450,12 @@ def test_all_wrong_codes_are_ties():
     def away_under_large_scales(codes, scale):
         return np.where((codes == 4) & (scale >= 128), 5, codes)
 
-    said = "every wrong code is a tie that goes away from zero (450 codes, all under a block scale of at least 128; "
-    assert seen_of(x, away_under_large_scales) == said + "450 other such ties are right)"
+    assert (
+        seen_of(x, away_under_large_scales)
+        == dict(rows_of("CNF-132"))[
+            "2.5 becomes 3 under scales of at least 128, 600 times, and stays 2 under 300 smaller ones"
+        ]
+    )
     assert seen_of(x, lambda codes, scale: np.where(codes == 4, 5, codes)).endswith(
         "(900 codes, and no such tie is right)"
     )
@@ -479,3 +484,28 @@ def test_all_wrong_codes_are_one_code():
     assert seen_of(x, wraps) == said
     x[0, 13] = 1
     assert seen_of(x, lambda codes, scale: np.where(codes == 2, 3, wraps(codes, scale))) == ""
+
+
+@pytest.mark.rule("CNF-133")
+@pytest.mark.parametrize(
+    ("y", "got", "said"),
+    [
+        ([np.nan, -np.nan, 1], [0x01, 0x01, 0x40], "0x1 instead of 0x7f (2 codes, of numbers that are NaN)"),
+        (
+            [127 / 64, np.nan, 1],
+            [0x01, 0x01, 0x40],
+            "0x1 instead of 0x7f (2 codes, of numbers of magnitude 1.984375 to 1.984375 or NaN)",
+        ),
+        (
+            [40 / 64, -40 / 64],
+            [0x07, -0x07 & 0xFF],
+            "0x7 instead of 0x28 or 0xf9 instead of 0xd8 (2 codes, of numbers of magnitude 0.625 to 0.625)",
+        ),
+        ([40 / 64, -88 / 64], [0x07, -0x79 & 0xFF], ""),
+    ],
+)
+def test_one_code_of_numbers_in_twos_complement_and_of_nan(y, got, said):
+    """0x28 becomes 0x07, and 0xa8, which is -88, becomes 0x87: alike but for bit 7, which is no sign alone."""
+    seen = WrongCodes(MXINT8.element, "code", "codes", "number")
+    seen.add(np.float32(y), np.array(got, np.uint8))
+    assert seen.of_pairs == (said and f"every wrong code is {said}")

@@ -34,6 +34,8 @@ def bind_quantize(
     array = arrays.to_numpy("quantize", x)
     if not has_strides(array) or amax is not None or call.layout.form.repeated:
         return None
+    if any(step % array.itemsize for step in array.strides):  # it is copied, wherever it starts
+        return None
     if not all(map(_is_dense, (random_bits, *(out or ())))):
         return None
     ready, start_of, unit = ready_for(call, array), starts(x), array.itemsize

@@ -45,7 +45,7 @@ class WrongCodes:
         self.all_ties = True
         self.pairs: set[tuple[int, int]] = set()
         self._ties: list[Ties] = []
-        self._least, self._most = float("inf"), 0.0
+        self._least, self._most, self._of_nan = float("inf"), 0.0, False
 
     @property
     def possible(self) -> bool:
@@ -55,8 +55,11 @@ class WrongCodes:
     @property
     def _alike(self) -> bool:
         """True if every wrong code is written instead of the same one, but for the sign of either."""
-        mask = self.codec.format.sign_bit - 1
-        return len({(right & mask, got & mask) for right, got in self.pairs}) <= 1
+        return len({tuple(map(self._without_sign, pair)) for pair in self.pairs}) <= 1
+
+    def _without_sign(self, code: int) -> int:
+        sign = self.codec.format.sign_bit
+        return 2 * sign - code if self.codec.format.complement and code & sign else code & (sign - 1)
 
     def add(self, y: Floats, got: Codes, scale: Floats | None = None) -> None:
         """Look at the codes of a case. y: numbers that are rounded, [n]; got: their codes; scale: of their blocks."""
@@ -67,6 +70,8 @@ class WrongCodes:
         self.count += int(np.count_nonzero(wrong))
         self.pairs |= {divmod(both, 256) for both in np.unique(right[wrong] * np.int64(256) + got[wrong]).tolist()}
         far = np.abs(y[wrong])
+        self._of_nan |= bool(np.isnan(far).any())
+        far = far[~np.isnan(far)]
         self._least = min(self._least, float(far.min(initial=np.inf)))
         self._most = max(self._most, float(far.max(initial=0)))
         values = grid(self.codec.format)
@@ -123,7 +128,8 @@ class WrongCodes:
             return ""
         each = " or ".join(f"{got:#x} instead of {right:#x}" for right, got in sorted(self.pairs))
         least, most = (f"{magnitude:.9g}" for magnitude in (self._least, self._most))
-        numbers = f"{self.number}s of magnitude {least}" + (f" to {most}" if most != least else "")
+        numbers = f"{self.number}s of magnitude {least}" + (f" to {most}" if most != least else "") + " or NaN" * self._of_nan
+        numbers = numbers if self._least <= self._most else f"{self.number}s that are NaN"
         return f"every wrong {self.one} is {each} ({self.count:,} {self.many}, of {numbers})"
 
 
