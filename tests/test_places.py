@@ -494,12 +494,12 @@ def test_all_wrong_codes_are_one_code():
         (
             [127 / 64, np.nan, 1],
             [0x01, 0x01, 0x40],
-            "0x1 instead of 0x7f (2 codes, of numbers of magnitude 1.984375 to 1.984375 or NaN)",
+            "0x1 instead of 0x7f (2 codes, of numbers of magnitude 1.984375 or NaN)",
         ),
         (
             [40 / 64, -40 / 64],
             [0x07, -0x07 & 0xFF],
-            "0x7 instead of 0x28 or 0xf9 instead of 0xd8 (2 codes, of numbers of magnitude 0.625 to 0.625)",
+            "0x7 instead of 0x28 or 0xf9 instead of 0xd8 (2 codes, of numbers of magnitude 0.625)",
         ),
         ([40 / 64, -88 / 64], [0x07, -0x79 & 0xFF], ""),
     ],

@@ -128,8 +128,9 @@ class WrongCodes:
             return ""
         each = " or ".join(f"{got:#x} instead of {right:#x}" for right, got in sorted(self.pairs))
         least, most = (f"{magnitude:.9g}" for magnitude in (self._least, self._most))
-        numbers = f"{self.number}s of magnitude {least}" + (f" to {most}" if most != least else "") + " or NaN" * self._of_nan
-        numbers = numbers if self._least <= self._most else f"{self.number}s that are NaN"
+        magnitudes = (least if least == most else f"{least} to {most}") + " or NaN" * self._of_nan
+        only_nan = self._least > self._most
+        numbers = f"{self.number}s that are NaN" if only_nan else f"{self.number}s of magnitude {magnitudes}"
         return f"every wrong {self.one} is {each} ({self.count:,} {self.many}, of {numbers})"
 
 
