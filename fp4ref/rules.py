@@ -86,6 +86,7 @@ HEADING = re.compile(rf"#### (?P<id>{ID}) · (?P<title>\S.*) \((?P<kind>{'|'.joi
 FIRST_LINE = re.compile(r"# (?P<number>\d\d) · \S.* \((?P<prefixes>[A-Z0-9]+(?:, [A-Z0-9]+)*)\)")
 CITED = re.compile(r"\bRules:\s*(.*?)(?:\.(?=\s|\Z)|\Z)", re.DOTALL)
 COMMENT = re.compile(r"//[^\n]*(?:\n[ \t]*//[^\n]*)*|/\*.*?\*/", re.DOTALL)
+ANYTHING = re.compile("")
 NATIVE = (".h", ".hpp", ".cuh", ".c", ".cpp", ".cu")
 
 
@@ -130,18 +131,21 @@ def is_of(rule: str, named: Collection[str]) -> bool:
     return rule in named or prefix_of(rule) in named
 
 
-def read(tree: Tree | None = None) -> Index:
-    """Read a tree: chapters first, then who cites their rules, then what is left uncovered."""
+def read(tree: Tree | None = None, only: Collection[str] | None = None) -> Index:
+    """Read a tree: chapters, then who cites their rules, or `only` some, whose gaps are not looked for then."""
     tree = tree or here()
     index = Index()
     _read_chapters(tree, index)
-    index.functions = list(_functions(tree, tree.package, index))
-    index.backends = [found for folder in tree.backends for found in _functions(tree, folder, index)]
+    asked = re.compile("|".join(map(re.escape, only))) if only else ANYTHING
+    index.functions = list(_functions(tree, tree.package, index, asked))
+    index.backends = [found for folder in tree.backends for found in _functions(tree, folder, index, asked)]
     index.vectors = list(_vectors(tree, index))
     if tree.tests is None:
         index.notes.append("tests are not installed here: coverage by tests was not checked")
     else:
-        index.tests = list(marked(tree, tree.tests))
+        index.tests = list(marked(tree, tree.tests, asked=asked))
+    if only is not None:
+        return index
     _require_defined(index)
     _require_mentions_defined(tree, index)
     _require_one_obligation(index)
@@ -202,10 +206,11 @@ def _place(path: Path, tree: Tree, line: int) -> str:
     return f"{path.relative_to(tree.package.parent).as_posix()}:{line}"
 
 
-def _functions(tree: Tree, folder: Path, index: Index) -> Iterator[Citation]:
+def _functions(tree: Tree, folder: Path, index: Index, asked: re.Pattern[str]) -> Iterator[Citation]:
     """Yield citations in docstrings of modules, classes and functions, and in native comments."""
     for path, source in sources(folder, (".py",)):
-        for node, name in named_nodes(ast.parse(source), STATEMENTS) if "Rules:" in source else ():
+        cites = "Rules:" in source and asked.search(source)
+        for node, name in named_nodes(ast.parse(source), STATEMENTS) if cites else ():
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 line = getattr(node, "lineno", 1)
                 yield from _cited(ast.get_docstring(node) or "", _place(path, tree, line), name or path.stem, index)
@@ -226,11 +231,12 @@ def _cited(text: str, place: str, name: str, index: Index) -> Iterator[Citation]
                 index.gaps.append(f"{place}: {name} cites `{item}`, which is not a rule's ID")
 
 
-def marked(tree: Tree, folder: Path, mark: str = "rule") -> Iterator[Citation]:
+def marked(tree: Tree, folder: Path, mark: str = "rule", asked: re.Pattern[str] = ANYTHING) -> Iterator[Citation]:
     """Yield citations by `pytest.mark.MARK("ID", ...)` on tests, classes, parameters and modules; literals only."""
     for path, source in sources(folder, (".py",)):
         wanted = on_lines_with(f".{mark}(", source)
-        for node, name in named_nodes(ast.parse(source), wanted=wanted) if f".{mark}(" in source else ():
+        cites = f".{mark}(" in source and asked.search(source)
+        for node, name in named_nodes(ast.parse(source), wanted=wanted) if cites else ():
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == mark):
                 continue
             if not (isinstance(node.func.value, ast.Attribute) and node.func.value.attr == "mark"):

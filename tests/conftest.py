@@ -207,7 +207,7 @@ def rules_read_once(rules_of_the_checkout: Any, monkeypatch: pytest.MonkeyPatch)
     """Commands get the rules that were read before."""
     from fp4ref import rules
 
-    monkeypatch.setattr(rules, "read", lambda: rules_of_the_checkout)
+    monkeypatch.setattr(rules, "read", lambda **_: rules_of_the_checkout)
 
 
 @pytest.fixture(scope="session")

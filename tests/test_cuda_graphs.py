@@ -181,6 +181,8 @@ def test_a_program_starts_its_graph_instead_of_its_launches(told, monkeypatch):
         None,
         (),
         graphs.Graphs(),
+        None,
+        {},
     )
     for _ in range(graphs.MET + 3):
         assert program.again(("x", "out"), (1, 2)) == ("x", "out", None)

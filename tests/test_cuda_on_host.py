@@ -6,18 +6,14 @@ import ctypes
 import dataclasses
 import itertools
 import math
-import shutil
-import subprocess
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import fp4ref
-import fp4ref_cuda
-import fp4ref_numerics
 from codes import every_code_under_every_scale
+from covering import crossed
 from fp4ref import arrays, packing
 from fp4ref.formats import CUDA_UE5M3, Codec, Format
 from fp4ref.layout import LAYOUTS, Layout
@@ -28,6 +24,7 @@ from fp4ref.spec import Granularity
 from fp4ref_cuda import demands, gemm, plan
 from fp4ref_numerics.layouts import lower_layout
 from fp4ref_numerics.products import of_operand
+from host_compiler import library, needs_compiler
 from operands_at_random import PRODUCTS, operand
 
 # Formats of users: with subnormals alone past 1, with every code finite, and with fewer finite codes.
@@ -41,9 +38,6 @@ OWN = {
     )
 }
 UE5M3_SCALES = fp4ref.MXFP8_E4M3.replace(name="vendor.mxfp8-ue5m3", scale=CUDA_UE5M3)
-HERE, KERNELS = Path(__file__).parent, Path(fp4ref_cuda.__file__).parent / "kernels"
-COMPILER = shutil.which("g++")
-FLAGS = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-U_FORTIFY_SOURCE"]
 STARTS = {
     "quantize": """
 extern "C" void start(unsigned blocks, const void* x, long long rows, long long columns, long long layout,
@@ -151,18 +145,13 @@ extern "C" void start(unsigned blocks, const void* data, const void* scales, lon
 }
 pytestmark = [
     pytest.mark.heavy,
-    pytest.mark.skipif(COMPILER is None, reason="needs g++, which compiles the kernels for the host"),
+    needs_compiler,
 ]
 
 
-def built(folder: Path, kernel: str, prelude: str) -> ctypes.CDLL:
+def built(kernel: str, prelude: str) -> ctypes.CDLL:
     """A kernel as a library of the host."""
-    text = f'#include "cuda_on_host.h"\n#include <fp4ref/fp4ref.h>\n{prelude}\n#include "{kernel}.cu"\n{STARTS[kernel]}'
-    source, made = folder / f"{kernel}.cpp", folder / f"{kernel}.so"
-    source.write_text(text)
-    includes = [f"-I{folder}" for folder in (HERE, KERNELS, fp4ref_numerics.INCLUDE)]
-    subprocess.run([COMPILER, *FLAGS, *includes, str(source), "-o", str(made)], check=True)
-    return ctypes.CDLL(str(made))
+    return library(kernel, prelude, STARTS[kernel])
 
 
 def pointers(*arrays: np.ndarray) -> list[ctypes.c_void_p]:
@@ -188,14 +177,12 @@ def inputs(shape: tuple[int, int], dtype: type) -> np.ndarray:
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_formats_of_the_general_kernels(spec, dtype, tmp_path):
+def test_formats_of_the_general_kernels(spec, dtype):
     source = np.dtype(dtype).name
     both = plan.prelude(spec, source, HAS_ROW=True, HAS_COLUMN=True)
-    quantizer = built(tmp_path, "quantize", both)
-    folder = tmp_path / "rows"
-    folder.mkdir()
-    alone = built(folder, "quantize", plan.prelude(spec, source, HAS_ROW=True, HAS_COLUMN=False))
-    decoder = built(tmp_path, "dequantize", plan.prelude(spec, source, out=source, INVERSE=False))
+    quantizer = built("quantize", both)
+    alone = built("quantize", plan.prelude(spec, source, HAS_ROW=True, HAS_COLUMN=False))
+    decoder = built("dequantize", plan.prelude(spec, source, out=source, INVERSE=False))
     for rows, columns, scale_layout in (
         (70, 140, "linear"),
         (130, 70, "tiled_128x4"),
@@ -240,7 +227,7 @@ def test_formats_of_the_general_kernels(spec, dtype, tmp_path):
         "m(4,*) k(4,2,*): k0 m0 k1 m1 k2; table 3,1,2,0",
     ],
 )
-def test_layouts_whose_offsets_are_no_sums(text, tmp_path, registered):
+def test_layouts_whose_offsets_are_no_sums(text, registered):
     form = registered(Layout("odd", text))
     spec, rows, columns = fp4ref.MXFP8_E4M3, 70, 420
     size, own = (rows, -(-columns // 32)), ctypes.c_longlong(-1)
@@ -257,24 +244,22 @@ def test_layouts_whose_offsets_are_no_sums(text, tmp_path, registered):
     data, scales = np.zeros(q.row.data.size, np.uint8), np.full(decided.size + 64, 0xA5, np.uint8)
     sizes = [ctypes.c_longlong(n) for n in (rows, columns, -1, across)]
     x = inputs((rows, columns), np.float32)
-    built(tmp_path, "quantize", text).start(down * across, *pointers(x), *sizes, *pointers(data, scales, data, scales))
+    built("quantize", text).start(down * across, *pointers(x), *sizes, *pointers(data, scales, data, scales))
     assert data.tobytes() == q.row.data.tobytes()
     check(scales)
-    decoder = built(tmp_path, "dequantize", plan.prelude(spec, "float32", "odd", "float32", INVERSE=False))
+    decoder = built("dequantize", plan.prelude(spec, "float32", "odd", "float32", INVERSE=False))
     out, sizes = np.zeros((rows, columns), np.float32), [ctypes.c_longlong(n) for n in (rows, columns)]
     blocks = -(-rows * -(-columns // 4) // 256)
     decoder.start(blocks, *pointers(q.row.data, q.row.scales), *sizes, own, *pointers(out))
     assert out.tobytes() == fp4ref.dequantize(q, backend="numpy").tobytes()
     for source, target in ((form, LAYOUTS["linear"]), (LAYOUTS["linear"], form)):
-        folder = tmp_path / target.name
-        folder.mkdir()
         text = f"{plan.prelude(spec, scale_layout=target.name, QUARTERS=False)}\n{lower_layout(source, 'Source')}"
         high, wide = target.padded(*size)
         units = high * -(-wide // 4)
         given = q.row.scales if source is form else linear.row.scales
         got = np.full(math.prod(target.padded_shape(*size)) + 64, 0xA5, np.uint8)
         counts = [ctypes.c_longlong(n) for n in (units, *size)]
-        built(folder, "layout", text).start(-(-units // 256), *pointers(given, got), *counts)
+        built("layout", text).start(-(-units // 256), *pointers(given, got), *counts)
         if target is form:
             check(got)
         else:
@@ -291,14 +276,14 @@ def test_layouts_whose_offsets_are_no_sums(text, tmp_path, registered):
         "m(*) k(*): k0; repeat m0",
     ],
 )
-def test_layouts_that_repeat_a_digit_are_read(text, tmp_path, registered):
+def test_layouts_that_repeat_a_digit_are_read(text, registered):
     form = registered(Layout("shared", text))
     spec, rows, columns = fp4ref.MXFP8_E4M3, 70, 420
     size, own = (rows, -(-columns // 32)), ctypes.c_longlong(-1)
     stored = np.random.default_rng(5).integers(100, 150, form.padded_shape(*size), np.uint8)
     data = fp4ref.quantize(inputs((rows, columns), np.float32), spec, backend="numpy").row.data
     linear = form.to_linear(stored, *size)
-    decoder = built(tmp_path, "dequantize", plan.prelude(spec, "float32", "shared", "float32", INVERSE=False))
+    decoder = built("dequantize", plan.prelude(spec, "float32", "shared", "float32", INVERSE=False))
     out, sizes = np.zeros((rows, columns), np.float32), [ctypes.c_longlong(n) for n in (rows, columns)]
     decoder.start(-(-rows * -(-columns // 4) // 256), *pointers(data, stored), *sizes, own, *pointers(out))
     q = Quantized(spec, (rows, columns), "float32", "linear", DirectionData(data, linear, None))
@@ -307,18 +292,17 @@ def test_layouts_that_repeat_a_digit_are_read(text, tmp_path, registered):
     units = rows * -(-size[1] // 4)
     got = np.full(linear.size + 64, 0xA5, np.uint8)
     counts = [ctypes.c_longlong(n) for n in (units, *size)]
-    built(tmp_path, "layout", text).start(-(-units // 256), *pointers(stored, got), *counts)
+    built("layout", text).start(-(-units // 256), *pointers(stored, got), *counts)
     assert got[: linear.size].tobytes() == linear.tobytes()
     assert (got[linear.size :] == 0xA5).all()
 
 
 @pytest.mark.rule("DEQ-1", "DEQ-2", "DEQ-3", "LAY-6")
 @pytest.mark.parametrize("name", ["nvfp4", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2", *OWN])
-def test_whole_lines_are_decoded_by_their_bits(name, tmp_path):
+def test_whole_lines_are_decoded_by_their_bits(name):
     spec = OWN.get(name) or fp4ref.profiles[name]
     for to, scale_layout, lines in (("bfloat16", "tiled_128x4", 260), ("float16", "linear", 130)):
-        (tmp_path / to).mkdir()
-        decoder = built(tmp_path / to, "decode", plan.prelude(spec, "bfloat16", scale_layout, to))
+        decoder = built("decode", plan.prelude(spec, "bfloat16", scale_layout, to))
         q = every_code_under_every_scale(spec, lines, scale_layout)
         assert demands.decode_reason(spec, to, q.shape[1], 0, inverse=False) == ""
         out = np.zeros((lines + 1, q.shape[1]), np.uint16)
@@ -334,11 +318,10 @@ def test_whole_lines_are_decoded_by_their_bits(name, tmp_path):
 
 @pytest.mark.rule("DEQ-2", "DEQ-3")
 @pytest.mark.parametrize("name", ["vendor.mxfp8-e3m4", "vendor.mxfp8-e4m3", "mxfp8-e4m3", "mxfp8-e5m2"])
-def test_a_run_of_bytes_is_decoded_whatever_its_lines(name, tmp_path):
+def test_a_run_of_bytes_is_decoded_whatever_its_lines(name):
     spec = OWN.get(name) or fp4ref.profiles[name]
     for to, lines, large in (("bfloat16", 37, False), ("float16", 256, True)):
-        (tmp_path / to).mkdir()
-        decoder = built(tmp_path / to, "decode_run", plan.prelude(spec, "bfloat16", "linear", to, LARGE=large))
+        decoder = built("decode_run", plan.prelude(spec, "bfloat16", "linear", to, LARGE=large))
         q = every_code_under_every_scale(spec, lines, "linear")
         out = np.zeros((lines + 1, q.shape[1]), np.uint16)
         count = lines * q.shape[1]
@@ -353,11 +336,17 @@ def test_a_run_of_bytes_is_decoded_whatever_its_lines(name, tmp_path):
 
 
 @pytest.mark.rule("GEM-5", "GEM-8", "TEL-12", "TEL-32")
-@pytest.mark.parametrize("to", [ml_dtypes.bfloat16, np.float16])
-@pytest.mark.parametrize("of_bias", [ml_dtypes.bfloat16, np.float32, None])
-@pytest.mark.parametrize("factors", [(), ([0.3],), (3.1, [0.7], [1.3], 2.7e-8)], ids=["none", "read", "mixed"])
-@pytest.mark.parametrize("vectors", [True, False])
-def test_a_product_is_finished_in_one_pass(to, of_bias, factors, vectors, tmp_path):
+@pytest.mark.parametrize(
+    ("to", "of_bias", "factors", "vectors"),
+    crossed(
+        (ml_dtypes.bfloat16, np.float16),
+        (ml_dtypes.bfloat16, np.float32, None),
+        ((), ([0.3],), (3.1, [0.7], [1.3], 2.7e-8)),
+        (True, False),
+        every=2,
+    ),
+)
+def test_a_product_is_finished_in_one_pass(to, of_bias, factors, vectors):
     rows, columns = (5, 2096) if vectors else (3, 2051)
     rng = np.random.default_rng(11)
     sums = inputs((rows, columns), np.float32)
@@ -371,7 +360,7 @@ def test_a_product_is_finished_in_one_pass(to, of_bias, factors, vectors, tmp_pa
     words = [each.ctypes.data if each.shape else int(each.view(np.uint32)) for each in by]
     words = map(ctypes.c_longlong, words + [0] * (4 - len(words)))
     before, *after = pointers(sums, bias, out)
-    built(tmp_path, "finish_product", text).start(ctypes.c_uint(rows * strips), before, *sizes, *words, *after)
+    built("finish_product", text).start(ctypes.c_uint(rows * strips), before, *sizes, *words, *after)
     with np.errstate(all="ignore"):
         factor = np.float32(1)
         for each in by:
@@ -386,13 +375,13 @@ def test_a_product_is_finished_in_one_pass(to, of_bias, factors, vectors, tmp_pa
 
 @pytest.mark.rule("GEM-5", "TEL-12")
 @pytest.mark.parametrize("factors", [([0.3],), (0.3, [1e-30]), (3.1, [0.7], [1.3], 2.7e-8)], ids=len)
-def test_factors_of_a_product_are_multiplied_from_the_left(factors, tmp_path):
+def test_factors_of_a_product_are_multiplied_from_the_left(factors):
     by, out = [np.float32(each) for each in factors], np.ones(2, np.float32)
     read = sum(isinstance(each, list) << place for place, each in enumerate(factors))
     text = plan.prelude(fp4ref.NVFP4, FACTORS=len(factors), READ=read)
     words = [each.ctypes.data if each.shape else int(each.view(np.uint32)) for each in by]
     words = map(ctypes.c_longlong, words + [0] * (4 - len(words)))
-    built(tmp_path, "product_factor", text).start(ctypes.c_uint(1), *words, *pointers(out))
+    built("product_factor", text).start(ctypes.c_uint(1), *words, *pointers(out))
     expected = np.float32(1)
     for each in by:
         expected = expected * each.reshape(())
@@ -403,13 +392,12 @@ def test_factors_of_a_product_are_multiplied_from_the_left(factors, tmp_path):
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
 @pytest.mark.parametrize("name", ["mxfp8-e4m3", "mxfp8-e5m2"])
 @pytest.mark.parametrize("vectors", [True, False])
-def test_codes_of_a_tensor_and_what_they_mean(name, dtype, vectors, tmp_path):
+def test_codes_of_a_tensor_and_what_they_mean(name, dtype, vectors):
     spec, element = fp4ref.profiles[name], ml_dtypes.float8_e4m3fn if name == "mxfp8-e4m3" else ml_dtypes.float8_e5m2
     largest, source = float(ml_dtypes.finfo(element).max), np.dtype(dtype).name
     words = np.arange(1 << 16, dtype=np.uint16)[np.random.default_rng(3).permutation(1 << 16)[:9999]]
     x = words.view(np.float16 if dtype is np.float16 else ml_dtypes.bfloat16).astype(dtype)
-    (tmp_path / "codes").mkdir()
-    kernel = built(tmp_path / "codes", "tensor_codes", plan.prelude(spec, source, VECTORS=vectors))
+    kernel = built("tensor_codes", plan.prelude(spec, source, VECTORS=vectors))
     for scale in np.float32([1, 0.3, 3e5, 1e-5, np.inf]):
         with np.errstate(all="ignore"):
             y = x.astype(np.float32) * scale
@@ -420,7 +408,7 @@ def test_codes_of_a_tensor_and_what_they_mean(name, dtype, vectors, tmp_path):
         assert codes[: x.size].tobytes() == expected.tobytes(), scale
         assert not codes[x.size :].any()
     to = "float16" if dtype is np.float16 else "bfloat16"
-    kernel = built(tmp_path, "tensor_values", plan.prelude(spec, out=to, SCALED=False, VECTORS=vectors))
+    kernel = built("tensor_values", plan.prelude(spec, out=to, SCALED=False, VECTORS=vectors))
     codes = np.tile(np.arange(256, dtype=np.uint8), 17)[:4099]
     values = np.zeros(codes.size + 8, to if to == "float16" else ml_dtypes.bfloat16)
     count = ctypes.c_longlong(codes.size)
@@ -437,11 +425,11 @@ def test_codes_of_a_tensor_and_what_they_mean(name, dtype, vectors, tmp_path):
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
 @pytest.mark.parametrize("name", ["mxfp8-e4m3", "mxfp8-e5m2"])
 @pytest.mark.parametrize("vectors", [True, False])
-def test_codes_under_the_scale_of_a_tensor(name, dtype, vectors, tmp_path):
+def test_codes_under_the_scale_of_a_tensor(name, dtype, vectors):
     spec, element = fp4ref.profiles[name], ml_dtypes.float8_e4m3fn if name == "mxfp8-e4m3" else ml_dtypes.float8_e5m2
     word = np.uint32 if dtype is np.float32 else np.uint16
     text = plan.prelude(spec, out=np.dtype(dtype).name, SCALED=True, VECTORS=vectors)
-    kernel = built(tmp_path, "tensor_values", text)
+    kernel = built("tensor_values", text)
     codes = np.random.default_rng(5).permutation(np.tile(np.arange(256, dtype=np.uint8), 17)[:4099])
     codes[:1024] = np.repeat(np.arange(128, dtype=np.uint8) % 100, 8)  # vectors of finite codes alone
     drawn = np.random.default_rng(6).integers(0, 1 << 32, 200, np.uint32).view(np.float32)
@@ -458,8 +446,8 @@ def test_codes_under_the_scale_of_a_tensor(name, dtype, vectors, tmp_path):
 
 
 @pytest.mark.rule("SR-7", "SR-8")
-def test_random_bytes_of_one_part_and_of_two(tmp_path):
-    kernel = built(tmp_path, "random_bits", "")
+def test_random_bytes_of_one_part_and_of_two():
+    kernel = built("random_bits", "")
     parts = (((5, 40), (0, 0), 3), ((3, 2048), (7, 1), 200), ((67, 160), (2, 0), 10), ((1, 1), (0, 2**40), 2**41))
     for (one, other), seed in itertools.product(itertools.permutations(parts, 2), (0, 2**64 - 1)):
         for count, given in ((2, None), (1, np.uint64([seed]))):
@@ -485,9 +473,9 @@ def test_random_bytes_of_one_part_and_of_two(tmp_path):
 @pytest.mark.rule("TEL-21")
 @pytest.mark.parametrize("name", ["mxfp8-e4m3", "mxfp8-e5m2"])
 @pytest.mark.parametrize("power_of_two", [False, True])
-def test_the_scale_of_a_tensor(name, power_of_two, tmp_path):
+def test_the_scale_of_a_tensor(name, power_of_two):
     largest = np.float32(448 if name == "mxfp8-e4m3" else 57344)
-    kernel = built(tmp_path, "tensor_scale", plan.prelude(fp4ref.profiles[name], POWER_OF_TWO=power_of_two))
+    kernel = built("tensor_scale", plan.prelude(fp4ref.profiles[name], POWER_OF_TWO=power_of_two))
     for limit in np.float32([65504, ml_dtypes.finfo(ml_dtypes.bfloat16).max, np.finfo(np.float32).max]):
         for amax in np.float32([0, 7, 3, 1e-45, 1e-40, 1e-38, 1.3e-36, 1e-10, 448, 449, 3.4e38, np.inf, 0.1]):
             for least in np.float32([0, 0.5]):
@@ -504,16 +492,16 @@ def test_the_scale_of_a_tensor(name, power_of_two, tmp_path):
 
 
 @pytest.mark.rule("GEM-1", "GEM-2", "GEM-3", "GEM-4", "GEM-5", "GEM-6", "GEM-7", "GEM-8", "LAY-6")
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "blockwise"])
-@pytest.mark.parametrize(("of_a", "of_b", "out", "source"), PRODUCTS)
-def test_products(of_a, of_b, out, source, exact, tmp_path):
+@pytest.mark.parametrize(("operands", "exact"), crossed(PRODUCTS, (True, False), every=2))  # exact or by blocks
+def test_products(operands, exact):
+    of_a, of_b, out, source = operands
     rng = np.random.default_rng([len(of_a), len(of_b), exact])
     specs = [fp4ref.profiles[name] for name in (of_a, of_b)]
     forms = "tiled_128x4", "linear"
     types = f"using In = fp4ref::{source}; using Out = fp4ref::{out};"
     text = gemm._text(*zip(specs, map(LAYOUTS.__getitem__, forms), strict=True), types, 64, exact)
-    library = built(tmp_path, "gemm", text)
-    finisher = built(tmp_path, "gemm_finish", gemm._specifications(*specs) + types)
+    library = built("gemm", text)
+    finisher = built("gemm_finish", gemm._specifications(*specs) + types)
     for rows, columns, depth, hard in ((33, 5, 321, True), (2, 40, 64, False), (3, 3, 31, True), (1, 2, 0, False)):
         a = operand(rng, of_a, rows, depth, forms[0], hard=hard)
         b = operand(rng, of_b, columns, depth, forms[1], hard=hard)
@@ -557,12 +545,12 @@ def test_products(of_a, of_b, out, source, exact, tmp_path):
 @pytest.mark.rule("GEM-2", "GEM-4", "GEM-8")
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "blockwise"])
 @pytest.mark.parametrize("infinity", [False, True])
-def test_products_of_codes_of_4_bits_that_are_no_numbers(infinity, exact, tmp_path):
+def test_products_of_codes_of_4_bits_that_are_no_numbers(infinity, exact):
     form = dataclasses.replace(fp4ref.NVFP4.element.format, name="vendor.e2m1", codes=7, infinity=infinity)
     spec = fp4ref.NVFP4.replace(name="vendor.nvfp4", element=Codec(format=form, nan=(7, 7)))
     stored, rng = LAYOUTS["linear"], np.random.default_rng(exact)
     types = "using In = fp4ref::float32; using Out = fp4ref::float32;"
-    library = built(tmp_path, "gemm", gemm._text((spec, stored), (spec, stored), types, 64, exact))
+    library = built("gemm", gemm._text((spec, stored), (spec, stored), types, 64, exact))
     for rows, columns, depth in ((5, 3, 64), (33, 17, 321)):
         codes = [
             np.where(rng.random((n, depth)) < 0.3 / depth, 7, rng.integers(0, 7, (n, depth))) for n in (rows, columns)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import sys
+import threading
 import tracemalloc
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import fp4ref
 from fp4ref.catalogue import resolve
+from fp4ref.errors import BackendError
 from fp4ref.operands import Counters
 from fp4ref.registry import Call
 from tests.test_cuda import REASON
@@ -23,6 +28,7 @@ buffers = pytest.importorskip("fp4ref_cuda.buffers")
 words_of = pytest.importorskip("fp4ref_cuda.words")
 several_calls = pytest.importorskip("fp4ref_cuda.several")
 programs = pytest.importorskip("fp4ref_cuda.programs")
+spaces = pytest.importorskip("fp4ref_cuda.spaces")
 randoms = pytest.importorskip("fp4ref_cuda.randoms")
 recording = pytest.importorskip("fp4ref_cuda.recording")
 
@@ -59,6 +65,8 @@ def launched(monkeypatch):
     monkeypatch.setattr(programs, "_programs", {})
     monkeypatch.setattr(several_calls, "_several", {})
     monkeypatch.setattr(several_calls, "_met", {})
+    monkeypatch.setattr(programs, "new_piece", lambda stream: None)
+    spaces.free_on(-1).clear()
     NOTED.clear()
     return NOTED
 
@@ -88,6 +96,12 @@ def start(name, *arguments):
 
 
 CALL = Call("quantize", fp4ref.NVFP4, shape=(2, 3))
+
+
+def first_call():
+    """Serve a call that is recorded."""
+    x = torch.zeros(6)
+    programs.serve("quantize", CALL, (x, None), lambda: act((x, None)))
 
 
 def test_the_second_call_of_a_kind_only_allocates_and_launches(launched):
@@ -126,6 +140,125 @@ def test_what_is_not_returned_is_one_allocation(launched, monkeypatch):
     assert made == [((2, 3), "uint8"), ((512 + 256,), "uint8")]
     ((_, _, (_, first, returned, second, inside)),) = launched
     assert (returned, second, inside) == (result.data_ptr(), first + 512, first + 512 + 4)
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    """Return the addresses of pieces of memory, as they are made."""
+    made = []
+    monkeypatch.setattr(programs, "new_piece", lambda stream: made.append(1024 * (len(made) + 1)) or made[-1])
+    return made
+
+
+def test_memory_between_launches_is_that_of_the_call_before_on_the_stream(launched, pieces, monkeypatch):
+    stream, captured = [7], [False]
+    monkeypatch.setattr(Imagined, "stream", lambda self: stream[0])
+    monkeypatch.setattr(Imagined, "captures", lambda self: captured[0])
+    first_call()
+
+    def partials():
+        launched.clear()
+        programs.serve("quantize", CALL, (torch.zeros(6), None), pytest.fail)
+        (_, _, first), (_, _, second) = launched
+        assert second[0] == first[3] + 8
+        return first[3]
+
+    assert [partials() for _ in range(3)] == [1024] * 3
+    stream[0] = 9
+    assert [partials(), partials()] == [2048] * 2
+    captured[0] = True
+    assert partials() not in pieces
+    captured[0], stream[0] = False, 7
+    assert partials() == 1024
+    assert pieces == [1024, 2048]
+
+
+def test_a_call_between_the_launches_of_another_has_other_memory(launched, pieces, monkeypatch):
+    """As a finalizer makes one, or another thread on the same stream."""
+    serve = lambda: programs.serve("quantize", CALL, (torch.zeros(6), None), pytest.fail)  # noqa: E731
+    first_call()
+    inner = iter([serve])
+    (program,) = programs._programs.values()
+    first, *rest = program.steps
+
+    def interrupted(stream, at):
+        first[0](stream, at)
+        for call in inner:
+            call()
+
+    kind = next(iter(programs._programs))
+    programs._programs[kind] = program._replace(steps=((interrupted, first[1]), *rest))
+    serve()
+    (_, _, outer), (_, _, between), (_, _, after), (_, _, last) = launched
+    assert (outer[3], between[3]) == (1024, 2048)
+    assert (after[0], last[0]) == (2048 + 8, 1024 + 8)
+    assert sorted(spaces.free_on(-1)[7]) == [1024, 2048]
+
+
+def test_a_launch_that_fails_gives_its_memory_back(launched, pieces):
+    first_call()
+    (kind,), (program,) = programs._programs, programs._programs.values()
+
+    def failing(stream, at):
+        raise BackendError("cuda: kernel first", "CUDA_ERROR_LAUNCH_FAILED")
+
+    programs._programs[kind] = program._replace(steps=((failing, 0),))
+    with pytest.raises(BackendError):
+        programs.serve("quantize", CALL, (torch.zeros(6), None), pytest.fail)
+    assert spaces.free_on(-1)[7] == [1024]
+
+
+def test_much_memory_is_not_remembered(launched, pieces):
+    def large(x):
+        part, made = Imagined().empty((spaces.SIZE + 1,), "uint8"), Imagined().empty((2, 3), "uint8")
+        recording.current().steps.append(
+            recording.Started(partial(note, "only"), tuple(map(buffers.pointer, (x, part, made))))
+        )
+        return (made,)
+
+    x = torch.zeros(6)
+    programs.serve("quantize", CALL, (x,), lambda: large(x))
+    programs.serve("quantize", CALL, (x,), pytest.fail)
+    assert len(launched) == 1
+    assert not pieces
+
+
+def test_pieces_of_memory_are_few_and_never_those_of_a_handle_with_many_streams(monkeypatch):
+    driver = SimpleNamespace(cuMemAlloc=lambda size: (0, 4096))
+    monkeypatch.setattr(spaces, "relaxed_capture", contextlib.nullcontext)
+    monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(driver=driver))
+    monkeypatch.setattr(spaces, "_made", [])
+    assert spaces.new_piece(spaces.OF_THREADS) is None
+    assert [spaces.new_piece(1000) for _ in range(spaces.MOST + 2)] == [4096] * spaces.MOST + [None] * 2
+    monkeypatch.setattr(spaces, "_made", [])
+    asked = []
+    driver.cuMemAlloc = lambda size: asked.append(size) or (SimpleNamespace(name="CUDA_ERROR_OUT_OF_MEMORY"), 0)
+    assert [spaces.new_piece(1000) for _ in range(3)] == [None] * 3
+    assert asked == [spaces.SIZE]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(REASON), reason=REASON or "runs")
+def test_threads_and_streams_that_call_at_once_do_not_share_memory():
+    x = [(torch.randn(256, 256, device="cuda") * 2.0**at).bfloat16() for at in range(4)]
+    torch.cuda.synchronize()
+    expected = [fp4ref.quantize(each.cpu(), "nvfp4-rht", "both", "tiled_128x4", backend="numpy") for each in x]
+    streams = [torch.cuda.current_stream(), torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+    wrong = []
+
+    def work(at):
+        with torch.cuda.stream(streams[at]):
+            made = [fp4ref.quantize(x[at], "nvfp4-rht", "both", "tiled_128x4") for _ in range(200)]
+            torch.cuda.current_stream().synchronize()
+        wrong.extend(at for q in made if host(q) != expected[at])
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert spaces._made
 
 
 def test_buffers_of_the_caller_are_filled_and_returned(launched):

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 import fp4ref
-from cuda_on_host import KERNELS, UNSET, Host, guards_hold, needs_compiler, on_host, to_bytes, to_tensor, torch
+from cuda_on_host import UNSET, Host, guards_hold, on_host, to_bytes, to_tensor, torch
 from fp4ref.formats import CUDA_E4M3, CUDA_E5M2
 from fp4ref.layout import LAYOUTS
 from fp4ref.model import counter_map
 from fp4ref.quantized import DirectionData, Directions
 from fp4ref.registry import Call
-from fp4ref_cuda import operations, plan
+from fp4ref_cuda import operations, paths, plan
+from host_compiler import KERNELS, needs_compiler
 
 pytestmark = needs_compiler
 profiles = fp4ref.profiles
@@ -223,7 +224,13 @@ OTHER_FUSED = "nvfp4-sr", "nvfp4-2d", "nvfp4", "nvfp4-rht-sr", "nvfp4-2d-sr"
 
 @pytest.mark.heavy
 @pytest.mark.rule("BLK-1", "BLK-3", "MXS-1", "GLB-1", "HAD-1", "SR-2", "LAY-5")
-@pytest.mark.parametrize(("name", "layout"), everywhere("nvfp4-rht", "mxfp4", rest=OTHER_FUSED))
+@pytest.mark.parametrize(  # of the second one CI tries two layouts
+    ("name", "layout"),
+    [
+        pytest.param(*each, marks=[pytest.mark.release] * (each in {("mxfp4", TILED), ("mxfp4", TILED_8)}))
+        for each in everywhere("nvfp4-rht", "mxfp4", rest=OTHER_FUSED)
+    ],
+)
 def test_both_directions_in_every_layout(name, layout, monkeypatch):
     # Three teams of threads, or two; where bytes are drawn, two or one.
     host = on_host(monkeypatch, *(((9, 0), 2) if layout in {LINEAR, TILED} else ((12, 0), 3)))
@@ -345,6 +352,23 @@ def test_maxima(name, dtype, host):
     assert guards_hold()
 
 
+@pytest.mark.rule("GLB-1", "HAD-4")
+def test_maxima_whose_last_boxes_go_to_blocks_that_start_later(monkeypatch):
+    host = on_host(monkeypatch, multiprocessors=1)
+    monkeypatch.setattr(paths, "SHARED_OUT", 0)  # none of these is large
+    require_quantized(host, "nvfp4-rht", (64, 64), TILED)  # no whole turn of the early blocks
+    spec, shape = profiles["nvfp4-rht"], (192, 192)  # 36 boxes: 24 are theirs
+    call = Call("quantize", spec, "bfloat16", "both", layout=LAYOUTS[TILED], device="cuda", shape=shape)
+    for box in (0, 23, 24, 32, 33, 35):
+        x = np.ones(shape, BFLOAT16)
+        x[box // 3 * 16 + 5, box % 3 * 64 + 7] = -40
+        expected = fp4ref.quantize(x, spec, "both", TILED, backend="numpy")
+        got = operations.quantize_directions(call, to_tensor(host, x), {}, {}, {}, None)
+        for each in call.directions:
+            require_same(got[each], getattr(expected, each), (box, each))
+    assert guards_hold()
+
+
 @pytest.mark.heavy
 @pytest.mark.rule("LAY-12", "LAY-56", "LAY-57")
 @pytest.mark.parametrize(
@@ -394,6 +418,10 @@ CHANGES = {
     ),
     "the wrong side": (("fused.cu", "side = LEAVING - side;", ""), ("nvfp4", (448, 576), TILED)),
     "the wrong stage": (("fused_amax.cu", "stage = (STAGES - 1) * BOX - stage;", ""), ("nvfp4-rht", (448, 576), TILED)),
+    "boxes between the early blocks and the later ones": (
+        ("fused_amax.cu", "number + (is_early ? 0 : taken)", "number + (is_early ? 0 : shared_out)"),
+        ("nvfp4-rht", (64, 64), TILED),
+    ),
     "a store that is not aligned": (
         ("places.cuh", "column + Count <= end && (index_t)to % Count == 0", "column + Count <= end"),
         ("nvfp4", (70, 136), LINEAR),
@@ -442,6 +470,7 @@ def test_what_a_kernel_does_wrong_is_seen(change, monkeypatch, tmp_path):
     (folder / file).write_text(before.replace(text, other), "utf-8")
     kernel = {"places.cuh": "rows"}.get(file, file.split(".")[0])
     host = on_host(monkeypatch, changed={kernel: folder})
+    monkeypatch.setattr(paths, "SHARED_OUT", 0)
     more = {"direction": "row"} if kernel.startswith("row") else {}
     require = require_block_codes if file == "block_codes.cu" else require_quantized
     with pytest.raises(AssertionError):

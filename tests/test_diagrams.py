@@ -190,6 +190,7 @@ def test_any_options_give_a_clean_figure_or_a_reason(data: st.DataObject) -> Non
         "layout": st.sampled_from(STANDARD_LAYOUTS),
         "element": st.tuples(st.integers(0, shape[0] - 1), st.integers(0, shape[1] - 1)),
         "window": st.tuples(ranges, ranges),
+        "sizes": st.lists(st.integers(0, 40), min_size=2, max_size=3).map(tuple),
     }
     takes = catalogue.figure(name).takes
     chosen = {option: data.draw(options[option]) for option in takes if data.draw(st.booleans())}
@@ -1142,3 +1143,31 @@ def test_each_variant_has_a_point_of_its_own():
     assert catalogue.point("memory-high_first") == "high_first begins with (0, 1), then comes (0, 0)."
     runs = "aiter.shuffle_weight_16x16 runs along k to (0, 15), then comes (1, 0)."
     assert catalogue.point("memory-aiter.shuffle_weight_16x16").startswith(runs)
+
+
+@pytest.mark.rule("LAY-13", "LAY-32")
+@pytest.mark.parametrize(("name", "shape"), [("vllm.kv_v_scale", "2x4x8x4"), ("flashinfer.sf_8x4", "2x9x5")])
+def test_layouts_of_more_axes_are_drawn_for_a_shape(name: str, shape: str, tmp_path: Path) -> None:
+    form, sizes = relayouts.named(name), tuple(map(int, shape.split("x")))
+    where = tmp_path / "figure.svg"
+    assert RUNNER.invoke(main, ["diagram", name, "--shape", shape, "-o", str(where)]).exit_code == 0
+    shown = [re.fullmatch(r"\d+-bit unit (\d+): \((.*)\)", title) for title in titles(where.read_text())]
+    found = {tuple(map(int, match[2].split(", "))): int(match[1]) for match in shown if match}
+    assert set(found) == set(np.ndindex(*sizes))  # all of them
+    assert all(int(form.offsets(index, sizes)) == offset for index, offset in found.items())
+
+
+@pytest.mark.rule("RES-4")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--shape", "64x64"], "shape 64x64, need 4 sizes of at least 1, of p, h, t, s [LAY-32]"),
+        (["--shape", "1x1x0x1"], "shape 1x1x0x1, need 4 sizes of at least 1, of p, h, t, s [LAY-32]"),
+        (["--shape", "99x99x400x99"], "shape 99x99x400x99, need at most 1,048,576 units to draw"),
+        (["--element", "1,2"], "--element of a layout with 4 axes, need one of the options that it takes: --shape"),
+    ],
+)
+def test_options_that_a_layout_of_more_axes_does_not_take(options: list[str], said: str) -> None:
+    run = RUNNER.invoke(main, ["diagram", "vllm.kv_v_scale", *options])
+    assert run.exit_code == 2
+    assert said in run.output

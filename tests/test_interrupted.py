@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import fp4ref
-from covering import few
+from covering import crossed, few
 from fp4ref.catalogue import resolve
 from fp4ref.cli import verify_finish
 from fp4ref.cli.verify_choice import Choice
@@ -238,9 +238,8 @@ RUNS = {
 @pytest.mark.rule("CNF-48", "CNF-11")
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")
-@pytest.mark.parametrize("how", RUNS)
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_every_kind_of_run_that_a_signal_ends_reports_what_was_tried(tmp_path, how, number, status):
+@pytest.mark.parametrize(("how", "number"), crossed([*RUNS], (signal.SIGINT, signal.SIGTERM, signal.SIGHUP), every=3))
+def test_every_kind_of_run_that_a_signal_ends_reports_what_was_tried(tmp_path, how, number):
     command, verdict, count = RUNS[how]
     last = {"huge": 3}.get(how, 6)  # the call that does not end; huge cases are made once, others twice
     (tmp_path / "kernel.py").write_text(SUBJECTS.replace("LAST = 6", f"LAST = {last}"))
@@ -260,7 +259,7 @@ def test_every_kind_of_run_that_a_signal_ends_reports_what_was_tried(tmp_path, h
         time.sleep(0.05)
     run.send_signal(number)
     out, err = run.communicate(timeout=60)
-    assert run.returncode == status, err
+    assert run.returncode == 128 + number, err
     found = json.loads(out)
     assert found["verdict"] == verdict
     assert "interrupted" in found["headline"]

@@ -583,8 +583,8 @@ def test_a_code_of_6_bits_that_was_never_stored_ends_nothing(tmp_path):
 
 @pytest.mark.rule("CNF-10", "CNF-2")
 @pytest.mark.heavy
-@pytest.mark.parametrize(  # CI does every third damage
-    "damage", [pytest.param(damage, marks=[pytest.mark.release] * bool(i % 3)) for i, damage in enumerate(DAMAGES)]
+@pytest.mark.parametrize(  # CI does every sixth damage
+    "damage", [pytest.param(damage, marks=[pytest.mark.release] * bool(i % 6)) for i, damage in enumerate(DAMAGES)]
 )
 @settings(max_examples=3, **QUIETLY)
 @given(dump=wrongs(SIZES))

@@ -36,10 +36,10 @@ LATER = (*OWN["PRODUCTS"], *OWN["PLACED"])  # before a release only
 
 
 def marked(names, default):
-    """Return the names as parameters: some for every run, a third of the others for CI, the rest for a release."""
+    """Return the names as parameters: some for every run, a sixth of the others for CI, the rest for a release."""
     seen = [name for name in names if name not in default and name not in LATER]
     heavy = [
-        pytest.param(name, marks=[pytest.mark.heavy, *[pytest.mark.release] * bool(i % 3)])
+        pytest.param(name, marks=[pytest.mark.heavy, *[pytest.mark.release] * bool(i % 6)])
         for i, name in enumerate(seen)
     ]
     later = [pytest.param(name, marks=[pytest.mark.heavy, pytest.mark.release]) for name in LATER if name in names]

@@ -1,5 +1,6 @@
 """Places: what separates the units of a mistake from the others, in words; and diagnoses that say where."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -30,6 +31,7 @@ from fp4ref.model.quantize import quantize
 from fp4ref.model.tiles import join
 from fp4ref.quantized import DirectionData
 from fp4ref.specs import NVFP4
+from standard_rules import rows_of
 
 NAMES = {mistake.name: mistake for mistake in MISTAKES}
 SHAPES = ((1, 16), (16, 31), (33, 34), (130, 64), (64, 48), (5, 127), (129, 33), (257, 160))
@@ -350,6 +352,32 @@ def test_a_mistake_everywhere_is_named_without_a_size():
     assert (first.names, first.place) == (("element-away",), "")
 
 
+@pytest.mark.rule("CNF-92")
+@pytest.mark.example("CNF-92")
+def test_boundaries_that_hold_everywhere_are_named_before_a_size():
+    """Ties toward zero in large tensors make the bytes, too: the small ones have another tie, which is right."""
+    ((cell, named),) = rows_of("CNF-92")
+    height, named_is = int(re.search(r"in tensors of (\d+) rows and more", cell)[1]), named == "a"
+    rng, evidence = np.random.default_rng(1), []
+    item = next(case for case in inputs(("float32",), ("normal",)) if case.direction == "row")
+    for rows in (16, 32, 48, height, 96, 128):
+        ties = [0.25, 1.25, 2.5, 3.5, 5] if rows < height else [0.75, 1.75]
+        x = rng.uniform(0, 6, (rows, 64)).astype(np.float32)
+        x = np.where(rng.random(x.shape) < 0.3, rng.choice(ties, x.shape), x) * rng.choice([-1, 1], x.shape)
+        x[:, ::16] = 6  # of each block: its scale is 1
+        x[0, :16] = 0
+        x[0, 0] = 2688
+        case = replace(item, x=np.ascontiguousarray(x.astype(np.float32)))
+        made = quantize(case.x, NVFP4, "row")
+        codes = packing.unpack(made.data, 64, NVFP4.element.format)
+        for tie, code in ((0.75, 1), (1.75, 3)):
+            codes = np.where(np.abs(case.x) == tie, codes & 8 | code, codes).astype(np.uint8)
+        evidence.append((case, made._replace(data=packing.pack(codes, NVFP4.element.format))))
+    first = diagnose(NVFP4, "linear", evidence).explanations[0]
+    assert ("the tie 0.75 becomes 0.5, the tie 1.75 becomes 1.5" in first.text) == named_is
+    assert (first.place == "") == named_is
+
+
 @pytest.mark.slow
 @pytest.mark.rule("CNF-44")
 def test_where_nothing_explains_the_place_is_said():
@@ -396,3 +424,58 @@ def test_scales_in_the_padding_are_not_called_missing():
     found = diagnose(NVFP4, "tiled_128x4", evidence, budget_seconds=6)
     assert not any("not written" in explanation.text for explanation in found.explanations), report_lines(found)
     assert found.explanations or found.first_stage == "layout"
+
+
+def seen_of(x, change):
+    """Return what is said of codes [rows, columns] that `change` makes of the right ones and the scaled elements."""
+    case = replace(next(iter(cases(NVFP4, families=["normal"], directions=["row"], dtypes=["float32"]))), x=x)
+    made = quantize(x, NVFP4)
+    codes = packing.unpack(made.data, x.shape[1], NVFP4.element.format)
+    changed = change(codes, np.repeat(NVFP4.scale.decode(made.scales), 16, axis=1))
+    data = packing.pack(changed.astype(np.uint8), NVFP4.element.format)
+    return nearness([Item(case, made._replace(data=data), NVFP4, layout("linear"))])
+
+
+@pytest.mark.rule("CNF-132")
+@pytest.mark.example("CNF-132")
+def test_all_wrong_codes_are_ties():
+    """Rows have blocks with two scales; 2.5 is a tie in each, and 3.5 is one under 256."""
+    scales = np.float32([[448, 256], [128, 64], [32, 16]]).repeat(10, axis=1)
+    x = np.zeros((3, 20, 16), np.float32)
+    x[:, :, 0], x[:, :, 1:] = 6 * scales, 2.5 * scales[..., None]
+    x = x.reshape(3, -1)
+    assert np.float32(2688 / np.abs(x).max()) == 1
+
+    def away_under_large_scales(codes, scale):
+        return np.where((codes == 4) & (scale >= 128), 5, codes)
+
+    said = "every wrong code is a tie that goes away from zero (450 codes, all under a block scale of at least 128; "
+    assert seen_of(x, away_under_large_scales) == said + "450 other such ties are right)"
+    assert seen_of(x, lambda codes, scale: np.where(codes == 4, 5, codes)).endswith(
+        "(900 codes, and no such tie is right)"
+    )
+    few = seen_of(x, lambda codes, scale: np.where((codes == 4) & (np.arange(320) % 32 == 1), 5, codes))
+    assert few.endswith("goes away from zero (30 codes; 870 other such ties are right)")
+    towards = x.copy()
+    towards[towards == 2.5 * 256] = 3.5 * 256  # a tie whose even code is the upper one
+    told = seen_of(towards, lambda codes, scale: np.where((codes == 6) & (scale == 256), 5, codes))
+    assert told == "every wrong code is a tie that goes towards zero (150 codes, and no such tie is right)"
+
+    x[0, 2] = np.float32(2.4) * 448
+    changed = seen_of(x, lambda codes, scale: np.where((codes == 4) & (scale >= 128), 5, codes))
+    assert "tie" not in changed
+
+
+@pytest.mark.rule("CNF-133")
+def test_all_wrong_codes_are_one_code():
+    x = np.full((4, 64), 6, np.float32)
+    x[:, 1::2] = -1
+    said = "every wrong code is 0x8 instead of 0xf (6 codes, of scaled elements of magnitude 6 to 6)"
+    x[0, 1:12:2] = -6
+
+    def wraps(codes, scale):
+        return np.where(codes == 15, 8, codes)
+
+    assert seen_of(x, wraps) == said
+    x[0, 13] = 1
+    assert seen_of(x, lambda codes, scale: np.where(codes == 2, 3, wraps(codes, scale))) == ""

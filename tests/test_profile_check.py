@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import textwrap
@@ -12,6 +13,8 @@ from click.testing import CliRunner
 
 import fp4ref
 from fp4ref.cli import main
+from fp4ref.standard.tables import tables
+from standard_rules import rows_of, text_of
 
 KERNELS = """
 import dataclasses
@@ -57,25 +60,34 @@ def check(tmp_path):
 
 
 @pytest.mark.rule("PRO-5", "PRO-10")
+@pytest.mark.example("PRO-5", "PRO-10")
 def test_equal_cases_by_family_and_type(check):
     result = check("checked.mxfp4", "right")  # its file registers the profile
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == int(dict(rows_of("PRO-10"))["none"]) == 0, result.output
     assert "equal: " in result.output
     rows = [line.split() for line in result.output.splitlines() if line.split()[:1] == ["element-ties"]]
-    assert all(cell.split("/")[0] == cell.split("/")[1] for cell in rows[0][1:])
-    assert len(rows[0]) == 4
+    ((who, cases, printed),) = rows_of("PRO-5")
+    assert (who, tables(text_of("PRO-5"))[0][0][0]) == (
+        "a right implementation",
+        "family `element-ties`, against `mxfp4`",
+    )
+    assert rows[0][1:] == [printed.strip("`")] * 3 == [f"{cases}/{cases}"] * 3
 
 
 @pytest.mark.rule("PRO-6", "PRO-7", "PRO-10")
+@pytest.mark.example("PRO-6", "PRO-7", "PRO-10")
 def test_the_smallest_difference_and_its_field(check):
     result = check("mxfp4", "away", "--json")
-    assert result.exit_code == 1, result.output
+    assert result.exit_code == int(dict(rows_of("PRO-10"))["one or more"]) == 1, result.output
     found = json.loads(result.stdout)
-    fields = [(change["field"], change["theirs"]) for change in found["fields"]]
-    assert fields[0] == ("element.rounding", "away")  # others explain these families' cases, too, and come after it
-    assert found["smallest"]["values"] == "1.25"
-    assert found["smallest"]["profile"]["data"] == ["06"]
-    assert found["smallest"]["implementation"]["data"] == ["07"]
+    ((cell, field),) = rows_of("PRO-7")
+    ((mistake, smallest),) = rows_of("PRO-6")
+    assert cell == mistake == "rounds ties away from zero"
+    # others explain these families' cases, too, and come after it
+    assert (found["fields"][0]["field"], found["fields"][0]["theirs"]) == (field.strip("`"), "away")
+    assert found["smallest"]["values"] == smallest.partition(":")[0]
+    got = [found["smallest"][side]["data"] for side in ("profile", "implementation")]
+    assert got == [[byte] for byte in re.findall("`(.*?)`", smallest)]
     shares = {(share["family"], share["dtype"]): (share["equal"], share["cases"]) for share in found["shares"]}
     assert shares["element-ties", "float32"][0] < shares["element-ties", "float32"][1]
 

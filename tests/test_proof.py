@@ -405,6 +405,21 @@ def test_missing_are_those_without_a_record_that_holds(monkeypatch):
     assert CliRunner().invoke(main, ["prove", kept.name, "--missing"]).output == "nothing to prove\n"
 
 
+def test_the_turns_share_what_takes_long_and_each_has_the_others(monkeypatch):
+    seconds = {"e2m1": 9.0, "e4m3": 2.0, "e5m2": 5.0, "e8m0": 1.0, "e2m3": 0.9, "e3m2": 99.0, "ue5m3": 99.0}
+    chosen = {name: claims()[f"encode-{name}/golden"] for name in seconds}
+    found = {claim.name: {**records.read(claim), "processor_seconds": seconds[n]} for n, claim in chosen.items()}
+    found[chosen["e3m2"].name] = None
+    found[chosen["ue5m3"].name]["covered"] = {}  # its code has changed
+    monkeypatch.setattr(records, "read", lambda claim: found[claim.name])
+    parts = {1: ("e2m1", "e4m3"), 2: ("e5m2", "e8m0")}
+    for turn, long in parts.items():
+        names = [chosen[name].name for name in (*long, "e2m3", "e3m2", "ue5m3")]
+        assert listed(*found, "--turn", str(turn), "2") == {*names}
+    assert listed(*found, "--turn", "1", "1") == found.keys()
+    assert "need one of 2 parts" in CliRunner().invoke(main, ["prove", "--turn", "3", "2"]).stderr
+
+
 def test_a_name_without_a_subject_is_that_of_every_subject():
     of = {name: claim.subject for name, claim in claims().items() if name.rpartition("/")[0] == "cut-nvfp4"}
     assert listed("cut-nvfp4") == of.keys()

@@ -17,11 +17,20 @@ from fp4ref.layout import LAYOUTS, Layout
 RNG = np.random.default_rng(18)
 X = RNG.standard_normal((48, 80)).astype(np.float32)
 SPEC = "nvfp4"
+FILLED, PADDED = "test.filled", "linear_padded"
 
 
 @pytest.fixture(autouse=True)
 def none_remembered(monkeypatch):
     monkeypatch.setattr(repeats, "_repeats", {})
+
+
+@pytest.fixture(autouse=True, scope="module")
+def filled():
+    """Register a layout whose padding is no zero."""
+    fp4ref.register(Layout(FILLED, "m(32,*) k(4,*): m0 k0 m1 k1; pad m 0x7f; pad k 0x05"), source="a test")
+    yield
+    LAYOUTS.forget(FILLED)
 
 
 @pytest.fixture
@@ -91,6 +100,54 @@ def test_torch_tensors_of_every_kind():
             assert fp4ref.to_layout(got, "tiled_8x4", backend="cpu") == fp4ref.to_layout(
                 expected, "tiled_8x4", backend="numpy"
             )
+
+
+@pytest.mark.rule("HAD-1", "HAD-2", "HAD-3", "HAD-4", "GLB-1")
+@pytest.mark.parametrize("signs", [0, 0xA5C3, 0xFFFF])
+@pytest.mark.parametrize("shape", [(16, 16), (48, 37), (128, 130), (32, 1), (528, 512)])
+def test_transformed_columns_are_repeated(signs, shape, checks):
+    """Small ones are transformed once, and then are rows; the last shape is too large for that."""
+    spec = fp4ref.profiles["nvfp4-rht"].replace(hadamard=fp4ref.Hadamard(signs))
+    for turn in range(4):
+        x = (np.random.default_rng(turn).standard_normal(shape) * 2.0 ** (40 * turn)).astype(ml_dtypes.bfloat16)
+        if turn == 3:  # of every payload and sign
+            at = np.random.default_rng(9).random(shape) < 0.01
+            x[at] = np.resize(np.uint16([0x7F81, 0xFFFF, 0x7F80, 0xFF80, 0x7FC0, 0xFF85, 0x7F7F]), at.sum()).view(
+                x.dtype
+            )
+        for each in (x, np.asfortranarray(x)):
+            got = fp4ref.quantize(each, spec, "both", "tiled_128x4", backend="cpu")
+            assert got == fp4ref.quantize(x, spec, "both", "tiled_128x4", backend="numpy"), turn
+    assert checks.count("to_quantize") == 8 + (2 if min(shape) > 1 else 1)  # the model's are always worked out
+
+
+@pytest.mark.rule("LAY-5", "LAY-15", "LAY-42", "GLB-5")
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("spec", ["nvfp4", "nvfp4-row-scaled", "mxfp6-e2m3", "mxfp8-e4m3"])
+def test_padding_and_maxima_of_new_results_are_written(library, spec, checks):
+    form = "tiled_128x4"
+    for layout in (form, FILLED, PADDED):
+        for turn in range(3):
+            x = np.random.default_rng(turn).standard_normal((37, 112)).astype(np.float32) * (turn + 1)
+            given = pytest.importorskip("torch").from_numpy(x) if library == "torch" else x
+            got = fp4ref.quantize(given, spec, "both", layout, backend="cpu")
+            want = fp4ref.quantize(x, spec, "both", layout, backend="numpy")
+            assert got == want, (layout, turn)
+            moved = fp4ref.to_layout(fp4ref.quantize(given, spec, "both", backend="cpu"), layout, backend="cpu")
+            assert moved == want, (layout, turn)
+    assert checks.count("to_quantize") == 3 * 3 + 3 + 1
+
+
+def test_large_results_are_in_large_pages_in_every_call():
+    """NumPy asks the system for them; filling small pages of a new 128 MB takes four times as long."""
+    torch = pytest.importorskip("torch")
+    for rows, owned in ((64, True), (4096, False)):
+        x = torch.ones(rows, 1024, dtype=torch.bfloat16)
+        q = fp4ref.quantize(x, SPEC, backend="cpu")
+        for _ in range(2):
+            values = fp4ref.dequantize(q, "bfloat16", backend="cpu")
+        assert values.untyped_storage().resizable() == owned  # memory of NumPy's is not
+        assert torch.equal(values, fp4ref.dequantize(q, "bfloat16", backend="numpy"))
 
 
 @pytest.mark.rule("DEQ-1", "LAY-6")

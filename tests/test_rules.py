@@ -257,6 +257,24 @@ def test_command_refuses_an_unknown_name():
     assert isinstance(run("ZZZ").exception, UnknownNameError)
 
 
+def test_a_long_list_reads_chapters_alone(monkeypatch):
+    def refused(*_, **__):
+        raise AssertionError("sources were read")
+
+    monkeypatch.setattr(rules, "read", refused)
+    for arguments, count in ((), len(rules.known())), (("--kind", "shall"), 600):
+        lines = run(*arguments).output.splitlines()
+        assert len(lines) > count
+        assert int(lines[-1].split()[0]) == len(lines) - 2 >= count
+
+
+def test_what_is_read_for_some_rules_is_what_is_read_of_them(rules_of_the_checkout):
+    some = ["E2M1-3", "BLK-1", "CNF-2"]
+    found = rules.read(only=some)
+    for rule in some:
+        assert found.citing(rule) == rules_of_the_checkout.citing(rule)
+
+
 def test_command_checks(tree, monkeypatch):
     monkeypatch.setattr(rules, "here", lambda: tree)
     monkeypatch.setattr(records, "gaps", list)  # to read what certificates cover takes seconds: CI checks this tree

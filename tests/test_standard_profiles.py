@@ -7,13 +7,15 @@ import re
 import numpy as np
 import pytest
 
+from fp4ref.arithmetic_xla import fused, logarithm
 from fp4ref.casts import CASTS
 from fp4ref.catalogue import PROMISES, resolve
+from fp4ref.conformance.judge.promised import promised
 from fp4ref.errors import UnknownNameError
 from fp4ref.formats import grid
 from fp4ref.reciprocal import reciprocal_approx
 from fp4ref.standard import formulas
-from standard_rules import rows_of
+from standard_rules import rows_of, text_of
 
 F = np.float32
 FLT_MAX = np.finfo(F).max
@@ -86,3 +88,56 @@ def test_approximate_reciprocals():
             assert np.array_equal(F(1) / given, F(exact), equal_nan=True)
         found = reciprocal_approx(given)
         assert np.array_equal(found, F(np.resize(wanted, len(given))), equal_nan=True)
+
+
+@pytest.mark.rule("PRO-1")
+@pytest.mark.example("PRO-1")
+def test_where_profiles_promise_bytes():
+    smallest = formulas.value("2688 * 2^-126")
+    for cell, *kinds in rows_of("PRO-1"):
+        promise = PROMISES[words(cell)[0]]
+        for said, claim in zip(kinds, (promise.finite, promise.nan, promise.infinite), strict=True):
+            assert claim.holds == said.startswith("yes"), (cell, said)
+            if said.startswith("no: "):
+                assert said == "no: read, not executed" or claim.reason.startswith(said.removeprefix("no: ")), cell
+            assert not said.startswith("no: read") or promise.checked.value == "read"
+        if "if the largest" in kinds[0]:
+            bound = re.search(r"at least (.*)", kinds[0])[1]
+            assert formulas.value(bound) == smallest
+            for largest in (smallest, np.nextafter(smallest, F(0))):
+                x = np.zeros((16, 16), F)
+                x[0, 0] = largest
+                assert promised(promise, x) == (largest == smallest)
+
+
+@pytest.mark.rule("PRO-8")
+@pytest.mark.example("PRO-8")
+def test_a_logarithm_of_fused_operations():
+    random = np.random.default_rng(8)
+    x = np.exp2(random.uniform(-120, 120, 4000)).astype(F)
+    x[:400] = random.uniform(0.5, 2, 400)
+    formula = dict(rows_of("PRO-8"))
+    root = F(float(re.search(r"m < fp32\(([\d.]+)\)", formula["m, e"])[1]))
+    assert formula["m, e"].startswith("x = m * 2^e with m in [1/2, 1); if")
+    assert formula["m, e"].endswith("e is one less")
+    m, e = np.frexp(x)
+    small = m < root
+    names = {"m": m, "e": (e - small).astype(F), "f": fused}
+    smaller, larger = words(formula["t"])
+    assert F(float(re.search(r"if m < fp32\(([\d.]+)\), else", formula["t"])[1])) == root
+    names["t"] = np.where(small, eval(smaller, {}, names), eval(larger, {}, names))
+    names["c"] = eval(words(formula["c"])[0], {}, names)
+    for number, *constants in rows_of("PRO-8", 1):
+        own = {f"p_i{at}": float(each) for at, each in enumerate(constants)}
+        names[f"P_{number}"] = eval(words(formula["P_i"])[0], {}, names | own)
+    names["y"] = eval(re.sub(r"e \* (\S+)\)", r"e * F(\1))", words(formula["y"])[0]), {"F": F}, names)
+    found = eval(words(formula["ln(x)"])[0], {}, names)
+    assert np.array_equal(found.view(np.uint32), logarithm(x).view(np.uint32))
+    power, ln, scaled, scale = re.search(
+        r"For d = (\S+), `ln\(d\)` is (\S+) and `ln\(d\) \* fp32\(1/ln 2\)` is ([-\d.]+), so that its scale is (\S+)\.",
+        text_of("PRO-8"),
+    ).groups()
+    d = np.asarray([formulas.value(power)], F)
+    assert logarithm(d)[0] == F(ln)
+    assert logarithm(d)[0] * F(1 / np.log(2)) == F(scaled)
+    assert 2.0 ** np.ceil(float(scaled)) == formulas.value(scale)

@@ -532,6 +532,33 @@ def test_a_kernel_that_takes_no_empty_tensor_is_told_how_to_say_so():
 
 
 @pytest.mark.rule("CNF-2")
+def test_a_kernel_that_raises_in_some_cases_is_told_what_the_others_show():
+    def raises_of(then):
+        def kernel(x):
+            if x.dtype == np.float16:
+                raise RuntimeError("misaligned address")
+            return then(x)
+
+        report = report_of(kernel, ["normal", "element-ties"])
+        return report.headline, report.findings[FindingKind.RAISED]
+
+    def swapped(x):
+        data, *others = good(x)
+        return data >> 4 | data << 4, *others
+
+    def wrong(x):
+        data, *others = good(x)
+        return data ^ (data[:1, :1] & 1), *others  # no known mistake
+
+    headline, count = raises_of(good)
+    assert f"raised in {count} of " in headline
+    assert "RuntimeError: misaligned address" in headline
+    assert "; no byte differs in the other " in headline
+    assert "; and in its bytes: the high nibble comes first;" in raises_of(swapped)[0]
+    assert "; and in its bytes: not explained" in raises_of(wrong)[0]
+
+
+@pytest.mark.rule("CNF-2")
 def test_a_kernel_that_loses_minus_zero_conforms_on_finite_input():
     def kernel(x):
         return good(np.where(x == 0, np.abs(x), x).astype(x.dtype))

@@ -34,6 +34,8 @@ CASES = (
     "examples_of_parts",
     "examples_of_kept_parts",
     "examples_of_gathering",
+    "examples_of_maxima",
+    "examples_of_cuts",
 )
 
 
@@ -42,6 +44,7 @@ CASES = (
 )
 @pytest.mark.rule("TEM-28", "TEM-29", "TEM-51", "TEL-10", "TEL-15", "TEL-70")
 @pytest.mark.example("TEM-7", "TEM-9", "TEM-11", "TEM-12", "TEM-26", "TEM-27", "TEM-28", "TEM-29")
+@pytest.mark.example("TEL-10", "TEL-70", "TEM-10", "TEM-23", "TEM-24", "TEM-25", "TEM-51")
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.release)])
 def test_processes_agree(processes: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -733,6 +736,109 @@ def examples_of_gathering(rank: int, size: int) -> None:
         said = any("in high precision" in str(warning.message) for warning in caught)
         assert said is ("with a warning" in outcome)
         assert got.shape == (2 * rows, columns)
+
+
+def examples_of_maxima(rank: int, size: int) -> None:
+    """TEL-10, TEL-70 and TEM-23: what two processes of a table have, and the largest of it."""
+    import torch
+    import torch.distributed as dist
+
+    from fp4ref import te
+    from fp4ref.te.sharded import quantize_shard
+
+    if size != 2:
+        return
+
+    def part_of(cell: str) -> torch.Tensor:
+        return torch.full((32, 64), float(cell)) if cell.isdigit() else torch.zeros(0, 64)
+
+    for cell, used in rows_of("TEL-10"):
+        own = re.split(", and | and ", cell)[rank]
+        for options in ({}, {"with_rht": True, "with_post_rht_amax": True}):
+            quantizer = te.NVFP4Quantizer(with_amax_reduction=True, amax_reduction_group=dist.group.WORLD, **options)
+            made = quantizer(part_of(own).bfloat16())
+            assert made._amax_rowwise.item() == float(used)
+            assert options or made._amax_columnwise.item() == float(used)
+    for cell, amax in rows_of("TEL-70"):
+        te.quantization.FP8GlobalStateManager.reset()
+        module = te.Linear(32, 32, device="cpu")
+        with te.autocast(recipe=te.recipe.DelayedScaling(amax_history_len=4), amax_reduction_group=dist.group.WORLD):
+            module(torch.full((16, 32), float(cell.split(", ")[rank])))
+        assert module.fp8_meta["scaling_fwd"].amax_history[-1, 0].item() == float(amax)
+    for cell, used in rows_of("TEM-23"):
+        parts = cell.split(", ")
+        for pair in (parts[:2], parts[:0:-1], parts[1:]):  # each has the largest
+            part = part_of(pair[rank])
+            assert quantize_shard(part, "nvfp4", "both").row.amax.item() == float(used)
+            made = quantize_shard(part, "nvfp4-row-scaled", "both")
+            assert made.column.amax.tolist() == [float(used)] * 64
+            assert made.row.amax.tolist() == [float(pair[rank])] * 32 if len(part) else not made.row.amax.numel()
+
+
+def examples_of_cuts(rank: int, size: int) -> None:
+    """TEM-10, TEM-24, TEM-25 and TEM-51: parts that make a whole, and those that do not."""
+    import torch
+    import torch.distributed as dist
+
+    import fp4ref
+    from fp4ref import te
+    from fp4ref.errors import Fp4Error
+    from fp4ref.te.master_weights import quantize_master_weights
+    from fp4ref.te.sharded import gather_shards, quantize_shard
+
+    if size != 2:
+        return
+    ((cell, gathered),) = rows_of("TEM-24")
+    shape, spec, first, second = re.fullmatch(
+        r"parts of (.*), `(.*)` \| (.*), (.*)", f"{head_of('TEM-24')} | {cell}"
+    ).groups()
+    height, width = map(int, re.findall(r"\d+", shape))
+    start, end = map(int, re.findall(r"\d+", (first, second)[rank]))
+    x = torch.randn(height, width, generator=torch.Generator().manual_seed(8))
+    assert gathered == f"the bytes of quantizing {shape}"
+    made, whole = gather_shards(quantize_shard(x[start : end + 1], spec, "both")), fp4ref.quantize(x, spec, "both")
+    for ours, theirs in ((made.row, whole.row), (made.column, whole.column)):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    for layout, outcome in rows_of("TEM-51"):
+        part = fp4ref.to_layout(quantize_shard(x[start : end + 1], spec), layout.strip("`"))
+        if outcome == "gathered":
+            assert torch.equal(gather_shards(part).row.data, whole.row.data)
+            continue
+        assert outcome == "refused"
+        with pytest.raises(Fp4Error, match="TEM-51"):
+            gather_shards(part)
+    ((cell, error),) = rows_of("TEM-25")
+    rows = int(re.search(r"\d+", cell)[0])
+    spec, direction = re.match(r"cut of (\S+), (\w+) direction", head_of("TEM-25")).groups()
+    with pytest.raises(Fp4Error, match=error):
+        quantize_shard(x[:rows] if rank == 0 else x[:32], spec, direction)
+    (cell, _), (beyond, refused) = rows_of("TEM-10")
+    height, width = map(int, re.findall(r"\d+", head_of("TEM-10")))
+    first, last = map(int, re.findall(r"\d+", cell))
+    values = torch.randn(height * width, generator=torch.Generator().manual_seed(5))
+    quantizer = te.NVFP4Quantizer(with_2d_quantization=True)
+    whole, model = quantizer(values.view(height, width)), quantizer(torch.zeros(height, width))
+    model._rowwise_data.fill_(0xFF)  # which no code of these values is
+    own = (first, last + 1) if rank == 0 else (last + 1, height * width)
+    quantize_master_weights([model], [values[slice(*own)]], [own[0]], dist.group.WORLD)
+    codes, others = model._rowwise_data.flatten(), torch.ones(height * width // 2, dtype=torch.bool)
+    others[own[0] // 2 : own[1] // 2] = False
+    assert torch.equal(codes[~others], whole._rowwise_data.flatten()[~others])
+    assert (codes[others] == 0xFF).all()
+    assert torch.equal(model._rowwise_scale_inv[:height, :2], whole._rowwise_scale_inv[:height, :2])
+    assert torch.equal(model._amax_rowwise, whole._amax_rowwise)
+    first, last = map(int, re.findall(r"\d+", beyond)[:2])
+    assert refused == "refused"
+    with pytest.raises(Fp4Error, match="TEM-10"):
+        quantize_master_weights([model], [torch.zeros(last + 1 - first)], [first], None)
+
+
+def head_of(rule: str) -> str:
+    """The first head of a rule's table."""
+    from fp4ref import rules
+    from fp4ref.standard.tables import tables
+
+    return tables(rules.defined()[rule].text)[0][0][0]
 
 
 def main(size: int, folder: Path) -> None:

@@ -304,7 +304,7 @@ def test_pickle_and_save(kind):
         assert same(loaded._quantizer(sample(32, 32)), tensor._quantizer(sample(32, 32)))
 
 
-@pytest.mark.rule("TEL-15", "TEL-38")
+@pytest.mark.rule("TEL-15", "TEL-38", "TEL-99")
 @pytest.mark.parametrize("columnwise", [False, True])
 def test_gathered_buffers_of_mxfp8_are_the_whole(columnwise):
     whole, quantizer = sample(192, 64), MXFP8Quantizer(columnwise=columnwise)

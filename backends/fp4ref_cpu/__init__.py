@@ -32,7 +32,10 @@ def load() -> ModuleType:
 BACKEND = Backend(
     name="cpu",
     load=load,
-    operations=("quantize", "dequantize", "to_layout", "random_bits", "gemm_exact", "gemm_blockwise", "gemm_fast"),
+    operations=(
+        *("quantize", "dequantize", "to_layout", "random_bits", "gemm_exact", "gemm_blockwise", "gemm_fast"),
+        *("tensor_quantize", "tensor_codes", "tensor_decode"),
+    ),
     formats=None,  # each lowers to numbers
     layouts=None,  # each lowers to strides and radices
     irregular=("LAY-19", "LAY-20", "LAY-21"),

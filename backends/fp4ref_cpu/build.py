@@ -88,12 +88,15 @@ def compile_all(texts: Sequence[str]) -> None:
         list(pool.map(compile_some, batches))
 
 
-def functions(text: str, *names: str) -> list[Any]:
-    """Return the functions `fp4ref_NAME_@` of a text; they return nothing."""
+JOB = (ctypes.c_void_p,)  # what most functions take: the address of a job
+
+
+def functions(text: str, *names: str, takes: Sequence[Any] = JOB) -> list[Any]:
+    """Return the functions `fp4ref_NAME_@` of a text; they take arguments of these types and return nothing."""
     native, key = library(text), _key(text, tuple(compiler()))
     found = [getattr(native, f"fp4ref_{name}_{key}") for name in names]
     for function in found:
-        function.restype = None
+        function.restype, function.argtypes = None, tuple(takes)
     return found
 
 

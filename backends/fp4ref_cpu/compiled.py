@@ -52,3 +52,14 @@ def quantizing_text(prelude: str, dtype: str) -> str:
 def bounding_text(prelude: str, dtype: str) -> str:
     """Return the text that exports `amax` for a lowered specification and an input type."""
     return exported(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}>", "amax")
+
+
+@lru_cache
+def transformer(prelude: str) -> Any:
+    """Return the compiled `transform`."""
+    return functions(transforming_text(prelude), "transform")[0]
+
+
+def transforming_text(prelude: str) -> str:
+    """Return the text that exports `transform`, which writes a transformed direction out."""
+    return exported(prelude, "transform.h", "Transformed<Specification>", "transform")

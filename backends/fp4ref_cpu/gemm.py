@@ -6,6 +6,7 @@ Copied are buffers that are not contiguous.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Sequence
 from ctypes import c_float, c_int, c_longlong, c_void_p
 from functools import lru_cache
 from typing import Any
@@ -19,14 +20,15 @@ from fp4ref.operands import AlphaRule, Epilogue, Operand, alpha_factor
 from fp4ref.quantized import DirectionData
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
-from fp4ref_cpu import threads
+from fp4ref_cpu import jobs
 from fp4ref_cpu.build import functions
 from fp4ref_cpu.maps import Map, lowered
-from fp4ref_cpu.native import address, exported
-from fp4ref_cpu.reading import dequantize
+from fp4ref_cpu.native import address, exported, starts
+from fp4ref_cpu.reading import decoder
 from fp4ref_numerics.products import of_operand
 
 FUNCTIONS = ("exact", "blockwise", "finish")
+KINDS = (np.uint8, np.uint8, np.float32)  # of codes, scales and maxima
 RESULT_TYPES = ("float32", "bfloat16", "float16")  # as `ResultType` counts them
 
 
@@ -61,59 +63,108 @@ class GemmJob(ctypes.Structure):
     )
 
 
-def native(mode: str, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
-    """exact or blockwise, in compiled loops. Rules: GEM-2, GEM-4."""
-    return _run(mode, a, b, epilogue, None)
+SIDES = tuple(
+    jobs.place(GemmJob, side) + jobs.place(Side, part) for side in "ab" for part in ("data", "scales", "amax")
+)
+ALPHA, BIAS, ADDED, SUMS, OUT = (jobs.place(GemmJob, name) for name in ("alpha", "bias", "accumulate", "sums", "out"))
+NOTHING = DirectionData(None, None, None)
 
 
-def fast(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
-    """Values code * scale, multiplied by NumPy's library in float32. Rules: GEM-11."""
-    with np.errstate(all="ignore"):
-        return _run("finish", a, b, epilogue, _values(a) @ _values(b).T)
+def product(function: str, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """Return a product by compiled loops: "exact", "blockwise", or "finish" behind NumPy's library.
+
+    Rules: GEM-2, GEM-4, GEM-11.
+    """
+    kept: list[Any] = []
+
+    def pointer(part: Any, dtype: Any) -> int:
+        if part is None:
+            return 0
+        kept.append(np.ascontiguousarray(arrays.to_numpy("gemm", part), dtype))
+        return address(kept[-1]) or 0
+
+    operands = [pointer(part, np.dtype(kind)) for each in (a, b) for part, kind in zip(each.data, KINDS, strict=True)]
+    added = pointer(epilogue.bias, np.float32), pointer(epilogue.accumulate, epilogue.dtype)
+    out = np.empty((a.shape[0], b.shape[0]), epilogue.dtype)
+    _multiplying(function, a, b, epilogue)(operands, epilogue.alpha, *added, address(out) or 0)
+    return arrays.restorer(a.data.data)(out)
 
 
-def _values(operand: Operand) -> NDArray[np.float32]:
-    codes, scales, _ = operand.data
-    data = DirectionData(arrays.to_numpy("gemm", codes), arrays.to_numpy("gemm", scales), None)
-    call = reading(operand.spec, layout=operand.scale_layout, shape=operand.shape)
-    result: NDArray[np.float32] = dequantize(call, data, None)
-    return result
+def bind_product(function: str, a: Operand, b: Operand, epilogue: Epilogue) -> Callable[..., Any] | None:
+    """Return a function that multiplies other bytes of these ones' kinds; None for those that are copied."""
+    parts = (*a.data, *b.data)
+    if not all(part is None or arrays.to_numpy("gemm", part).flags.c_contiguous for part in parts):
+        return None
+    multiply, make = _multiplying(function, a, b, epilogue), jobs.maker(a.data.data, _result(a, b), epilogue.dtype.name)
+    starts_of = [None if part is None else starts(part) for part in parts]
+    at = starts(make())
+    of_a, of_b = a._replace(data=NOTHING), b._replace(data=NOTHING)
+
+    def again(left: DirectionData, right: DirectionData, end: Epilogue) -> Any:
+        if end.bias is not None or end.accumulate is not None:
+            return product(function, of_a._replace(data=left), of_b._replace(data=right), end)
+        operands = [start(part) if start else 0 for start, part in zip(starts_of, (*left, *right), strict=True)]
+        out = make()
+        multiply(operands, end.alpha, 0, 0, at(out))
+        return out
+
+    return again
+
+
+def _result(a: Operand, b: Operand) -> tuple[int, int]:
+    return a.shape[0], b.shape[0]
+
+
+def _multiplying(
+    function: str, a: Operand, b: Operand, epilogue: Epilogue
+) -> Callable[[Sequence[int], Any, int, int, int], None]:
+    """Return a function of the addresses of both operands' buffers, alpha, and those of bias, addend and result."""
+    (rows, columns), depth = _result(a, b), a.shape[1]
+    if not rows * columns:
+        return lambda *_: None
+    maps = [lowered(each.scale_layout, each.shape[0], -(-depth // each.spec.block.columns)) for each in (a, b)]
+    factor, division = alpha_factor(a.spec, b.spec), epilogue.alpha_rule is AlphaRule.DIVISION
+    sides = (Side(None, None, None, each.shape[0], form) for each, form in zip((a, b), maps, strict=True))
+    usual, type_ = epilogue.alpha, RESULT_TYPES.index(epilogue.dtype.name)
+    ready = jobs.ready(GemmJob(*sides, depth, usual, 0 if factor is None else factor, division, type_), maps)
+    loops = _loops(of_operand(a.spec, a.spec.global_scale), of_operand(b.spec, b.spec.global_scale))
+    summed = _summed(a, b) if function == "finish" else None
+    run = jobs.runner(loops[function], rows * columns * (1 if summed else max(depth, 1)))
+
+    def multiply(operands: Sequence[int], alpha: Any, bias: int, added: int, out: int) -> None:
+        words = ready.words[:]
+        for word, start in zip(SIDES, operands, strict=True):
+            words[word] = start
+        words[BIAS], words[ADDED], words[OUT] = bias, added, out
+        if alpha is not usual:
+            GemmJob.from_buffer(words).alpha = alpha
+        if summed:
+            sums = summed(operands)
+            words[SUMS] = address(sums) or 0
+        run(words)
+
+    return multiply
+
+
+def _summed(a: Operand, b: Operand) -> Callable[[Sequence[int]], NDArray[np.float32]]:
+    """Return a function of addresses whose result are sums by NumPy's library: of values code * scale, in float32."""
+    shapes = a.shape, b.shape
+    first, second = (decoder(reading(each.spec, layout=each.scale_layout, shape=each.shape)) for each in (a, b))
+
+    def summed(operands: Sequence[int]) -> NDArray[np.float32]:
+        left, right = (np.empty(shape, np.float32) for shape in shapes)
+        first(operands[0], operands[1], 0, address(left) or 0)
+        second(operands[3], operands[4], 0, address(right) or 0)
+        with np.errstate(all="ignore"):
+            result: NDArray[np.float32] = left @ right.T
+        return result
+
+    return summed
 
 
 def reading(spec: Spec, **details: Any) -> Call:
     """Return the call that reads an operand of the fast path."""
     return Call("dequantize", of_operand(spec, Granularity.NONE), **details)
-
-
-def _run(function: str, a: Operand, b: Operand, epilogue: Epilogue, sums: NDArray[np.float32] | None) -> Any:
-    kept: list[Any] = [sums]
-
-    def pointer(part: Any, dtype: Any) -> int | None:
-        if part is None:
-            return None
-        kept.append(np.ascontiguousarray(arrays.to_numpy("gemm", part), dtype))
-        return address(kept[-1])
-
-    def side(operand: Operand) -> Side:
-        codes, scales, amax = operand.data
-        pointers = (pointer(codes, np.uint8), pointer(scales, np.uint8), pointer(amax, np.float32))
-        rows, columns = operand.shape
-        blocks = -(-columns // operand.spec.block.columns)
-        return Side(*pointers, rows, lowered(operand.scale_layout, rows, blocks))
-
-    rows, columns, depth = a.shape[0], b.shape[0], a.shape[1]
-    out = np.empty((rows, columns), epilogue.dtype)
-    factor = alpha_factor(a.spec, b.spec)
-    added = pointer(epilogue.bias, np.float32), pointer(epilogue.accumulate, epilogue.dtype)
-    division = epilogue.alpha_rule is AlphaRule.DIVISION
-    type_ = RESULT_TYPES.index(out.dtype.name)
-    numbers = depth, epilogue.alpha, 0 if factor is None else factor, division, type_
-    job = GemmJob(side(a), side(b), *numbers, *added, address(sums), address(out), 0)
-    if out.size:
-        loops = _loops(of_operand(a.spec, a.spec.global_scale), of_operand(b.spec, b.spec.global_scale))
-        steps = max(depth, 1) if sums is None else 1  # of each element
-        threads.run(loops[function], job, out.size * steps)
-    return arrays.restorer(a.data.data)(out)
 
 
 @lru_cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import c_longlong, c_void_p
 from functools import lru_cache
 from typing import Any
@@ -71,6 +72,25 @@ def write_padding(buffer: NDArray[Any], form: Layout, rows: int, columns: int) -
     down, across = (np.arange(size) for size in form.padded(rows, columns))
     for fill, part in ((fills[0], (down[rows:], across)), (fills[1], (down[:rows], across[columns:]))):
         flat[strides.offsets([part[0][:, None], part[1]])] = fill
+
+
+def padding(form: Layout, rows: int, columns: int) -> Callable[[int], None] | None:
+    """Return a function of the address of a buffer that fills what is padding there; None without padding.
+
+    Rules: LAY-5, LAY-15, LAY-42.
+    """
+    shape = form.padded_shape(rows, columns)
+    if shape == (rows, columns):
+        return None
+    size, filled = shape[0] * shape[1], any(axis.fill for axis in form.axes)
+    bytes_at = (ctypes.c_uint8 * size).from_address
+
+    def pad(start: int) -> None:
+        ctypes.memset(start, 0, size)
+        if filled:
+            write_padding(np.asarray(bytes_at(start), np.uint8).reshape(shape), form, rows, columns)
+
+    return pad
 
 
 def _merged(digits: tuple[Digit, ...]) -> list[Digit]:

@@ -57,10 +57,14 @@ def result_in(buffer: NDArray[Any] | None, shape: tuple[int, int]) -> NDArray[An
 
 
 def starts(like: Any) -> Callable[[Any], int]:
-    """Return the function that reads the address of an array of the same library, torch or NumPy."""
+    """Return the function that reads the address of an array of the same kind, torch or NumPy."""
     if arrays.is_torch(like):
-        return lambda x: int(x.data_ptr())
-    return lambda x: address(x) or 0
+        import torch
+
+        return torch.Tensor.data_ptr
+    if like.dtype.isbuiltin == 1 or not like.flags.c_contiguous:
+        return lambda x: address(x) or 0
+    return lambda x: address(x.view(np.uint16)) or 0  # NumPy shows no memory of others' types
 
 
 def address(array: NDArray[Any] | None) -> int | None:

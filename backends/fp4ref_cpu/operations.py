@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -10,10 +11,19 @@ from fp4ref.operands import Epilogue, Operand
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity
 from fp4ref_cpu import gemm
+from fp4ref_cpu.bound import bind_quantize
 from fp4ref_cpu.build import CACHE, compile_all, missing
-from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing_text
-from fp4ref_cpu.native import text
-from fp4ref_cpu.quantizing import bind_quantize, quantize
+from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing_text, transforming_text
+from fp4ref_cpu.native import text, without_hadamard
+from fp4ref_cpu.per_tensor import (
+    bind_tensor_decode,
+    bind_tensor_quantize,
+    tensor_codes,
+    tensor_decode,
+    tensor_quantize,
+    tensor_text,
+)
+from fp4ref_cpu.quantizing import quantize
 from fp4ref_cpu.randoms import random_bits, random_text
 from fp4ref_cpu.reading import (
     bind_dequantize,
@@ -27,7 +37,12 @@ from fp4ref_cpu.reading import (
 
 __all__ = [
     "bind_dequantize",
+    "bind_gemm_blockwise",
+    "bind_gemm_exact",
+    "bind_gemm_fast",
     "bind_quantize",
+    "bind_tensor_decode",
+    "bind_tensor_quantize",
     "bind_to_layout",
     "dequantize",
     "gemm_blockwise",
@@ -37,6 +52,9 @@ __all__ = [
     "prepare",
     "quantize",
     "random_bits",
+    "tensor_codes",
+    "tensor_decode",
+    "tensor_quantize",
     "to_layout",
 ]
 
@@ -65,6 +83,9 @@ def _texts(call: Call) -> Iterator[str]:
         yield quantizing_text(text(spec), call.source)
         if spec.global_scale is not Granularity.NONE:
             yield bounding_text(text(maximum(spec)), call.source)
+        if spec.hadamard is not None:  # for small matrices that come again
+            yield transforming_text(text(maximum(spec)))
+            yield from _texts(dataclasses.replace(call, spec=without_hadamard(spec)))
     elif call.operation == "dequantize":
         spec = decoding(call.required.replace(hadamard=None))
         source = call.source if fp4ref_numerics.narrows(spec) else "float32"
@@ -74,20 +95,37 @@ def _texts(call: Call) -> Iterator[str]:
         yield gemm.multiplying_text(*specs)
         if call.operation == "gemm_fast":
             yield from (text for spec in specs for text in _texts(gemm.reading(spec)))
+    elif call.operation in {"tensor_quantize", "tensor_codes", "tensor_decode"}:
+        yield tensor_text(text(call.required), call.to if call.operation == "tensor_decode" else call.source)
     elif call.operation == "random_bits":
         yield random_text()
 
 
 def gemm_exact(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
     """Return the true sums, rounded once. Rules: GEM-2."""
-    return gemm.native("exact", a, b, epilogue)
+    return gemm.product("exact", a, b, epilogue)
 
 
 def gemm_blockwise(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
     """Add one block after the other, in float32. Rules: GEM-4."""
-    return gemm.native("blockwise", a, b, epilogue)
+    return gemm.product("blockwise", a, b, epilogue)
 
 
 def gemm_fast(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
     """Exact operands, multiplied by NumPy's library. Rules: GEM-11."""
-    return gemm.fast(a, b, epilogue)
+    return gemm.product("finish", a, b, epilogue)
+
+
+def bind_gemm_exact(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Callable[..., Any] | None:
+    """Return a function that does for other bytes what `gemm_exact` does for these."""
+    return gemm.bind_product("exact", a, b, epilogue)
+
+
+def bind_gemm_blockwise(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Callable[..., Any] | None:
+    """Return a function that does for other bytes what `gemm_blockwise` does for these."""
+    return gemm.bind_product("blockwise", a, b, epilogue)
+
+
+def bind_gemm_fast(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Callable[..., Any] | None:
+    """Return a function that does for other bytes what `gemm_fast` does for these."""
+    return gemm.bind_product("finish", a, b, epilogue)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from collections.abc import Callable
 from ctypes import c_longlong, c_void_p
 from functools import lru_cache
 from itertools import pairwise
@@ -25,7 +24,7 @@ from fp4ref.spec import Granularity, Spec
 from fp4ref_cpu import threads
 from fp4ref_cpu.compiled import bounder, maximum, of_direction, quantizer
 from fp4ref_cpu.maps import Map, lowered, write_padding
-from fp4ref_cpu.native import address, buffer_of, result_in, starts, text
+from fp4ref_cpu.native import address, buffer_of, result_in, text
 
 
 class InputAxis(ctypes.Structure):
@@ -66,6 +65,12 @@ class AmaxJob(ctypes.Structure):
     _fields_ = (("input", Input), ("amax", c_void_p), ("next", c_longlong))
 
 
+class TransformJob(ctypes.Structure):
+    """Arguments of `transform`."""
+
+    _fields_ = (("input", Input), ("out", c_void_p), ("next", c_longlong))
+
+
 class Prepared(NamedTuple):
     """Everything that quantizing one direction needs besides the arrays; the jobs lack addresses.
 
@@ -96,7 +101,7 @@ def quantize(
     if not array.flags.aligned:
         array = array.copy()
     given = None if out is None else out.mapped(buffer_of)
-    ready = _ready(call, array)
+    ready = ready_for(call, array)
     start = address(array)
     if amax is None and ready.amax is not None:
         amax = _amax(ready, start)
@@ -125,54 +130,14 @@ def _given_back(made: DirectionData, x: Any, out: DirectionData | None, given: D
     return out
 
 
-def bind_quantize(
-    call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None
-) -> Callable[..., DirectionData] | None:
-    """Return a function that quantizes other arrays of these ones' kinds; None if their jobs are not remembered."""
-    array = arrays.to_numpy("quantize", x)
-    if not _has_strides(array) or amax is not None or random_bits is not None or call.layout.form.repeated:
-        return None
-    if out is not None and not all(map(_is_dense, out)):
-        return None
-    ready, restore, start_of, unit = _ready(call, array), arrays.restorer(x), starts(x), array.itemsize
-    by_address = not ready.padded and out is not None and all(part is None or arrays.is_torch(part) for part in out)
-
-    def again(x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None) -> DirectionData:
-        start = start_of(x)
-        if start % unit:  # it is copied
-            return quantize(call, x, None, None, out)
-        amax = None if ready.amax is None else _amax(ready, start)
-        if out is None:
-            data, scales = np.empty(ready.data, np.uint8), np.empty(ready.scales, np.uint8)
-            _encode(call, ready, start, amax, None, data, scales)
-            return DirectionData(restore(data), restore(scales), None if amax is None else restore(amax))
-        if by_address:  # a view of each for NumPy takes longer than the rest
-            _start(ready, start, amax, None, out.data.data_ptr(), out.scales.data_ptr())
-            if amax is not None:
-                ctypes.memmove(out.amax.data_ptr(), address(amax) or 0, amax.nbytes)
-            return out
-        buffers = out.mapped(buffer_of)
-        _encode(call, ready, start, amax, None, buffers.data, buffers.scales)
-        if amax is not None:
-            buffers.amax[...] = amax
-        return out
-
-    return again
-
-
-def _is_dense(part: Any) -> bool:
-    """Return True for no buffer, or one whose elements follow each other."""
-    return part is None or bool(arrays.to_numpy("quantize", part).flags.c_contiguous)
-
-
-def _has_strides(array: NDArray[Any]) -> bool:
+def has_strides(array: NDArray[Any]) -> bool:
     """Return True if the rows of an array's matrix need no table, which can be large."""
     return array.ndim <= 2 or array.flags.c_contiguous
 
 
-def _ready(call: Call, array: NDArray[Any]) -> Prepared:
+def ready_for(call: Call, array: NDArray[Any]) -> Prepared:
     """Return the plan that quantizes arrays of the same kind; it is remembered unless its tables can be large."""
-    prepare = _prepared if _has_strides(array) else _prepare
+    prepare = _prepared if has_strides(array) else _prepare
     return prepare(call.required, call.layout, call.direction, arrays.dtype_name(array), array.shape, array.strides)
 
 

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import fp4ref_numerics
 from fp4ref import arrays
@@ -18,13 +17,13 @@ from fp4ref.arithmetic import OCP_FLOOR
 from fp4ref.errors import ShapeError
 from fp4ref.formats import Codec
 from fp4ref.hadamard import POINTS
-from fp4ref.layout import LINEAR
+from fp4ref.layout import LINEAR, Layout
 from fp4ref.quantized import DirectionData
 from fp4ref.registry import Call
 from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Spec
-from fp4ref_cpu import threads
+from fp4ref_cpu import jobs
 from fp4ref_cpu.build import functions
-from fp4ref_cpu.maps import Map, lowered, write_padding
+from fp4ref_cpu.maps import Map, lowered, padding
 from fp4ref_cpu.native import address, buffer_of, exported, starts, text, without_hadamard
 
 
@@ -57,16 +56,21 @@ class RelayoutJob(ctypes.Structure):
     )
 
 
+CODES, SCALES, AMAX, VALUES = (jobs.place(DequantizeJob, name) for name in ("data", "scales", "amax", "out"))
+SOURCE, TARGET = (jobs.place(RelayoutJob, name) for name in ("source", "target"))
+
+
 def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
     """Compute the values [rows, columns] of one direction; with `out`, contiguous, into it.
 
     Rules: DEQ-1, DEQ-2, DEQ-3, HAD-6, LAY-6.
     """
     parts = [None if part is None else np.ascontiguousarray(arrays.to_numpy("dequantize", part)) for part in data]
-    decode = _decoder(call)
+    decode = decoder(call)
     dtype = arrays.output_dtype("dequantize", call.to)
     values = np.empty(call.encoded, dtype) if out is None else buffer_of(out, "dequantize")
-    decode(*map(address, parts), values)
+    codes, scales, amax, made = (address(part) or 0 for part in (*parts, values))
+    decode(codes, scales, amax, made)
     return arrays.restorer(data.data)(values) if out is None else out
 
 
@@ -75,22 +79,22 @@ def bind_dequantize(call: Call, data: DirectionData) -> Callable[[DirectionData]
     parts = [None if part is None else arrays.to_numpy("dequantize", part) for part in data]
     if not all(part is None or part.flags.c_contiguous for part in parts):
         return None
-    decode, restore = _decoder(call), arrays.restorer(data.data)
-    shape, dtype = call.encoded, arrays.output_dtype("dequantize", call.to)
+    decode, make = decoder(call), jobs.maker(data.data, call.encoded, call.to)
     codes_of, scales_of, amax_of = (None if part is None else starts(part) for part in data)
+    at = starts(make())
     assert codes_of is not None
     assert scales_of is not None
 
     def again(data: DirectionData) -> Any:
-        values = np.empty(shape, dtype)
-        decode(codes_of(data.data), scales_of(data.scales), amax_of and amax_of(data.amax), values)
-        return restore(values)
+        values = make()
+        decode(codes_of(data.data), scales_of(data.scales), amax_of(data.amax) if amax_of else 0, at(values))
+        return values
 
     return again
 
 
-def _decoder(call: Call) -> Callable[..., None]:
-    """Return the function of addresses, of codes, scales and maxima, and of the array to fill."""
+def decoder(call: Call) -> Callable[[int, int, int, int], None]:
+    """Return the function of the addresses of codes, scales and maxima, and of the array to fill."""
     spec, shape = call.required, call.encoded
     if spec.hadamard and not call.inverse_hadamard:
         spec = without_hadamard(spec)
@@ -99,46 +103,64 @@ def _decoder(call: Call) -> Callable[..., None]:
     decoded = decoding(spec)
     read = call.source if fp4ref_numerics.narrows(decoded) else "float32"
     native = _dequantizer(text(decoded), read, call.to)
-    order = lowered(call.layout, shape[0], -(-shape[1] // spec.block.columns))
+    order, elements = lowered(call.layout, shape[0], -(-shape[1] // spec.block.columns)), shape[0] * shape[1]
+    ready = jobs.ready(DequantizeJob(None, None, None, *shape, None, order, 0), order)
+    run = jobs.runner(native, elements)
 
-    def decode(codes: int | None, scales: int | None, amax: int | None, values: NDArray[Any]) -> None:
-        if values.size:
-            threads.run(native, DequantizeJob(codes, scales, amax, *shape, address(values), order, 0), values.size)
+    def decode(codes: int, scales: int, amax: int, values: int) -> None:
+        if elements:
+            words = ready.words[:]
+            words[CODES], words[SCALES], words[AMAX], words[VALUES] = codes, scales, amax, values
+            run(words)
 
     return decode
 
 
 def to_layout(call: Call, scales: Any) -> Any:
     """Move scale bytes from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
-    buffer = np.ascontiguousarray(arrays.to_numpy("to_layout", scales))
-    return arrays.restorer(scales)(_mover(call)(address(buffer)))
+    buffer, target = np.ascontiguousarray(arrays.to_numpy("to_layout", scales)), call.target
+    assert target is not None
+    if target.form.repeated:  # scales that share a place must agree
+        moved = target.from_linear(to_layout(dataclasses.replace(call, target=LINEAR), buffer))
+    else:
+        moved = np.empty(target.padded_shape(*call.encoded), np.uint8)
+        _mover(call, target)(address(buffer) or 0, address(moved) or 0)
+    return arrays.restorer(scales)(moved)
 
 
 def bind_to_layout(call: Call, scales: Any) -> Callable[[Any], Any] | None:
-    """Return a function that moves other scales of these ones' kind; None for those that are copied."""
-    if not arrays.to_numpy("to_layout", scales).flags.c_contiguous:
-        return None
-    move, restore, start_of = _mover(call), arrays.restorer(scales), starts(scales)
-    return lambda scales: restore(move(start_of(scales)))
-
-
-def _mover(call: Call) -> Callable[[int | None], NDArray[np.uint8]]:
-    """Return the function from the address of scale bytes to the same bytes in the other layout."""
-    target, (rows, columns) = call.target, call.encoded
+    """Return a function that moves other scales of these ones' kind; None for those that are copied, or must agree."""
+    target = call.target
     assert target is not None
-    if target.form.repeated:  # scales that share a place must agree
-        read = _mover(dataclasses.replace(call, target=LINEAR))
-        return lambda start: target.from_linear(read(start))
-    padded = target.padded_shape(rows, columns)
-    maps = lowered(call.layout, rows, columns), lowered(target, rows, columns)
+    if target.form.repeated or not arrays.to_numpy("to_layout", scales).flags.c_contiguous:
+        return None
+    move, start_of = _mover(call, target), starts(scales)
+    make = jobs.maker(scales, target.padded_shape(*call.encoded), "uint8")
+    at = starts(make())
 
-    def move(start: int | None) -> NDArray[np.uint8]:
-        out = np.empty(padded, np.uint8) if padded == (rows, columns) else np.zeros(padded, np.uint8)
-        write_padding(out, target, rows, columns)
+    def again(scales: Any) -> Any:
+        moved = make()
+        move(start_of(scales), at(moved))
+        return moved
+
+    return again
+
+
+def _mover(call: Call, target: Layout) -> Callable[[int, int], None]:
+    """Return the function of the addresses of scale bytes, and of those to write in the other layout."""
+    rows, columns = call.encoded
+    maps = lowered(call.layout, rows, columns), lowered(target, rows, columns)
+    pad = padding(target, rows, columns)
+    ready = jobs.ready(RelayoutJob(None, None, rows, columns, *maps, 0), maps)
+    run = jobs.runner(relayout(), rows * columns)
+
+    def move(source: int, moved: int) -> None:
+        if pad:
+            pad(moved)
         if rows and columns:
-            job = RelayoutJob(start, address(out), rows, columns, *maps, 0)
-            threads.run(relayout(), job, rows * columns)
-        return out
+            words = ready.words[:]
+            words[SOURCE], words[TARGET] = source, moved
+            run(words)
 
     return move
 

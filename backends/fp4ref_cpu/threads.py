@@ -16,15 +16,24 @@ WORTH_A_THREAD = 1 << 16  # elements: some ten microseconds
 
 def run(function: Callable[[Any], Any], job: ctypes.Structure, elements: int) -> None:
     """Call a native function on every thread; it returns when the job has no more units."""
-    worth = elements // WORTH_A_THREAD
-    others = min(count(), worth) - 1 if worth > 1 else 0
+    run_at(function, ctypes.byref(job), elements)
+
+
+def is_for_one(elements: int) -> bool:
+    """Return True if a job of these elements is not worth a second thread."""
+    return elements < 2 * WORTH_A_THREAD
+
+
+def run_at(function: Callable[[Any], Any], job: Any, elements: int) -> None:
+    """Call a native function of a job's address on every thread. The caller keeps the job until this returns."""
+    others = 0 if is_for_one(elements) else min(count(), elements // WORTH_A_THREAD) - 1
     if others <= 0:
-        function(ctypes.byref(job))
+        function(job)
         return
     pool = _pool(others)
-    futures = [pool.submit(function, ctypes.byref(job)) for _ in range(others)]
+    futures = [pool.submit(function, job) for _ in range(others)]
     try:
-        function(ctypes.byref(job))
+        function(job)
     finally:
         wait(futures)  # they write into buffers that the caller may drop
     for future in futures:

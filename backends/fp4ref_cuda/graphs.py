@@ -39,7 +39,7 @@ class Graph:
 
         self._executable: Any = None
         self._destroy, self._ends = driver.cuGraphExecDestroy, sys.is_finalizing
-        with _making, _relaxed() as relaxed:
+        with _making, relaxed_capture() as relaxed:
             stream = _stream(ordinal)
             try:
                 require(driver.cuStreamBeginCapture(stream, relaxed))
@@ -58,7 +58,7 @@ class Graph:
     def __del__(self) -> None:
         if self._executable is not None and not self._ends():  # at the end of the process the driver is gone
             Graph.alive -= 1
-            with suppress(BackendError), _relaxed():
+            with suppress(BackendError), relaxed_capture():
                 self._destroy(self._executable)
 
     def start(self, stream: int) -> None:
@@ -125,7 +125,7 @@ _making = threading.Lock()
 
 
 @contextmanager
-def _relaxed() -> Iterator[Any]:
+def relaxed_capture() -> Iterator[Any]:
     """Let this thread call what ends a capture of its own, or another thread's, without ending any."""
     from cuda.bindings import driver
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from fp4ref import arrays
@@ -27,6 +28,7 @@ OF_STEP, OF_TEAM, OF_BYTES, OF_TABLE = 4 * ROWS_WIDTH, 48128, 48128, 2048  # byt
 OF_MEANINGS = 128 * 32  # those of a search by estimates
 OF_DRAWN = 128 * 64 + 64 * 144  # those of a box's random bytes
 LARGE = {"sm_90", "sm_100a", "sm_103a"}  # targets with more than 200 KB of shared memory
+SHARED_OUT = 64 << 20  # bytes of x from which blocks that start later take the last boxes of the search for both maxima
 SMALL = {"sm_86", "sm_89", "sm_120a", "sm_121a"}  # with 99 KB
 
 
@@ -127,10 +129,12 @@ def fused(call: Call, on: Operands) -> tuple[str, ...]:
         partials = [maxima.given_amax(v, t.amax, library) for v, t in zip(values, targets, strict=True)]
         first, second = pointer(partials[0]), pointer(partials[-1])
     elif spec.hadamard:
-        parts = max(multiprocessors(library.ordinal) * 3 // count, 1)
+        early = parts = max(multiprocessors(library.ordinal) * 3 // count, 1)
+        if on.members is None and 2 * prod(call.sizes) >= SHARED_OUT:
+            parts += multiprocessors(library.ordinal) * 11 // 4  # 768 in all, the threads of a block of the second pass
         both = library.empty((2, count, parts), "float32")
         first, second = pointer(both), pointer(both) + 4 * count * parts
-        search = (pointer(on.x), *call.sizes, pointer(on.members), first, on.flag)
+        search = (pointer(on.x), *call.sizes, pointer(on.members), early, first, on.flag)
         launch(library, "fused_amax", _text(call), (parts, count), search)
         ran = ("fused_amax", "fused")
     elif searched:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from math import prod
@@ -16,12 +17,13 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from fp4ref.registry import Call
-from fp4ref_cuda import buffers, recording
+from fp4ref_cuda import buffers, recording, spaces
 from fp4ref_cuda.buffers import ALIGNMENT, FRESH, Library, itemsize
 from fp4ref_cuda.graphs import Graphs
 from fp4ref_cuda.launch import enter, rehearsing
 from fp4ref_cuda.plan import Plan, last_plan, remember
 from fp4ref_cuda.recording import Address, Recording, Start, Started, Strided, recorded, this
+from fp4ref_cuda.spaces import new_piece
 from fp4ref_cuda.words import HEADER, POINTERS, packed
 
 KEPT = 4096  # programs, at most
@@ -36,7 +38,8 @@ class Program(NamedTuple):
     one after the other. addresses: the position of each among these, the number of its array, and its offset in bytes;
     the last array is the words themselves. steps: what starts a launch, and where its words begin, in bytes. records:
     those of its calls, kept alive because a kind names them by their identity. graphs: of the steps, by the addresses
-    of the arrays.
+    of the arrays. inner: allocates the last array but the words, if that fits into a piece of memory that stands free
+    on the stream, which serves in its place; None where it does not. free: addresses of such pieces by stream.
     """
 
     library: Library
@@ -48,29 +51,43 @@ class Program(NamedTuple):
     plan: Plan | None
     records: tuple[Any, ...]
     graphs: Graphs
+    inner: Callable[[], Any] | None
+    free: defaultdict[int, list[int]]
 
     def again(
         self, inputs: Sequence[Any], starts: Sequence[int], views: Sequence[tuple[int, Strided]] = ()
     ) -> tuple[Any, ...]:
         """Serve another call of the kind. inputs: those given. starts: their addresses. views: of its results."""
-        library, allocators, _, _, _, take, plan, _, graphs = self
+        library, allocators, _, _, _, take, plan, _, graphs, inner, free = self
         enter(library)
         made = [allocate() for allocate in allocators]
+        stream, captured = library.stream(), library.captures()
         places = (*starts, *[each.data_ptr() for each in made])
-        graph = graphs.made.get(places)
-        if graph is None or library.captures():
-            self._start(places)
-        else:
-            graph.start(library.stream())
+        piece = None
+        if inner:
+            try:
+                piece = None if captured else free[stream].pop()
+            except IndexError:
+                piece = new_piece(stream)
+            temporary: Any = None if piece else inner()  # alive until all is started
+            places = (*places, piece or temporary.data_ptr())
+        try:
+            graph = None if captured else graphs.made.get(places)
+            if graph is None:
+                self._start(places, stream)
+            else:
+                graph.start(stream)
+        finally:
+            if piece:
+                free[stream].append(piece)
         if plan is not None:
             remember(plan)
         results = take((*inputs, *made, None))
         return _viewed(results, views) if views else results
 
-    def _start(self, places: tuple[int, ...]) -> None:
+    def _start(self, places: tuple[int, ...], stream: int) -> None:
         """Start the launches with arrays at given addresses, which have no graph yet, or are captured."""
-        stream, library = self.library.stream(), self.library
-        graph = self.graphs.new(places, partial(self._launch, places), library) if self.steps else None
+        graph = self.graphs.new(places, partial(self._launch, places), self.library) if self.steps else None
         if graph is None:
             self._launch(places, stream)
         else:
@@ -130,7 +147,7 @@ def serve(
 
 
 def program_of(library: Library, noted: Recording, slots: tuple[int | None, ...], records: tuple[Any, ...]) -> Program:
-    """Return the program of a recorded call. Memory that it did not return is allocated as one array, the last."""
+    """Return the program of a recorded call. Memory that it did not return is one array, the last."""
     given = noted.inputs
     places, allocators = {slot: (slot, 0) for slot in range(given)}, list[Callable[[], Any]]()
     inner: dict[int, int] = {}
@@ -142,9 +159,11 @@ def program_of(library: Library, noted: Recording, slots: tuple[int | None, ...]
             inner[slot] = -(-prod(shape) * itemsize(dtype) // FRESH) * FRESH
     offsets, size = _arranged(noted.steps, inner)
     places |= {slot: (given + len(allocators), offset) for slot, offset in offsets.items()}
-    if size:
-        allocators.append(library.allocator((size,), "uint8"))
-    itself = given + len(allocators)
+    itself = given + len(allocators) + bool(size)
+    temporary = library.allocator((size,), "uint8") if size else None
+    if temporary is not None and size > spaces.SIZE:
+        allocators.append(temporary)
+        temporary = None
     words, addresses, steps = array("Q"), list[tuple[int, int, int]](), list[tuple[Start, int]]()
     for step in noted.steps:
         first = len(words)
@@ -156,9 +175,8 @@ def program_of(library: Library, noted: Recording, slots: tuple[int | None, ...]
         words.extend(packed(step.arguments))
         steps.append((step.start, 8 * first))
     take = _taking([-1 if slot is None else places[slot][0] for slot in slots])
-    return Program(
-        library, tuple(allocators), words, tuple(addresses), tuple(steps), take, last_plan(), records, Graphs()
-    )
+    made, done, free = tuple(allocators), tuple(steps), spaces.free_on(library.ordinal)
+    return Program(library, made, words, tuple(addresses), done, take, last_plan(), records, Graphs(), temporary, free)
 
 
 def _taking(slots: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 project = "fp4ref"
 author = "the fp4ref authors"
 version = release = metadata.version("fp4ref")
-extensions = ["myst_parser", "breaks", "drawn", "ran", "rule_links"]
+extensions = ["myst_parser", "breaks", "drawn", "ran", "rule_links", "side_bar"]
 highlight_language = "text"  # of a block that names none
 html_theme = "furo"
 html_title = f"fp4ref {version}"

@@ -21,6 +21,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from fp4ref.cli import main
 
+PARTS = 16  # about as many as Sphinx makes of all pages
 WIDTH = 96  # columns of a block of code on a desktop
 RULE = re.compile(r'href="#([A-Z][A-Z0-9]*-\d+)"')
 STATUS = re.compile(r"  # exit status (\d)$")
@@ -78,7 +79,18 @@ class Ran(SphinxDirective):
         return f"$ {command}\n{result.stdout.rstrip()}"
 
 
+def spread(app: Any, env: Any, names: list[str]) -> None:
+    """Order the pages so that those with many commands are in different parts, of which a process reads one at a time.
+
+    In the order of their names, most such pages are in the part that is read last, while other processes wait.
+    """
+    commands = {name: Path(env.doc2path(name)).read_text("utf-8").count("```{ran}") for name in names}
+    names.sort(key=lambda name: (commands[name], name))
+    names[:] = [name for first in range(PARTS) for name in names[first::PARTS]]
+
+
 def setup(app: Any) -> dict[str, Any]:
     """Connect the hooks for Sphinx."""
     app.add_directive("ran", Ran)
+    app.connect("env-before-read-docs", spread)
     return {"parallel_read_safe": True}

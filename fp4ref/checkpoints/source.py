@@ -265,9 +265,9 @@ def _far(group: TensorGroup, rows: Floats, stored: WeightPiece, expected: Weight
 
 
 def _astray(group: TensorGroup, rows: Floats, piece: WeightPiece) -> int:
-    """Count elements that are three quarters of a step or more from the source, where another code is nearer.
+    """Count elements that are over three quarters of a step from the source, where another code is nearer.
 
-    Rules: CKP-45.
+    Rules: CKP-66.
     """
     values = bounds.values(group.convention.element)
     grid = np.unique(values[np.isfinite(values)])

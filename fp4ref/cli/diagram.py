@@ -16,7 +16,7 @@ from fp4ref.diagrams.layout_text import WIDTH
 from fp4ref.diagrams.palette import THEMES
 from fp4ref.diagrams.place import Geometry, named
 from fp4ref.diagrams.png import ZOOM, png
-from fp4ref.diagrams.request import parse_element, parse_shape, parse_window
+from fp4ref.diagrams.request import parse_element, parse_shape, parse_sizes, parse_window
 from fp4ref.files import kinds
 from fp4ref.files.targets import write_bytes
 from fp4ref.quantized import DIRECTIONS
@@ -27,6 +27,7 @@ Examples:
   fp4ref diagram tiled_128x4 --shape 128x256 --element 37,130
   fp4ref diagram tiled_128x4 --shape 300x288 -o tiled.svg
   fp4ref diagram linear-tiled --shape 160x256 --element 37,130 -o sides.svg
+  fp4ref diagram memory --layout vllm.kv_v_scale --shape 2x4x8x4 -o pages.svg
   fp4ref diagram blocks --spec nvfp4-2d -o blocks.svg
   fp4ref diagram pipeline --spec nvfp4-4over6 --theme dark -o pipeline.png
   fp4ref diagram tiled_128x4 --shape 8192x8192 --window 0:256,4:12 -o part.svg
@@ -42,7 +43,9 @@ KINDS = {"text": kinds.TEXT, "svg": kinds.SVG, "png": kinds.PNG}
     "--as", "kind", type=click.Choice(["text", "svg", "png"]), help="The format, if the file's suffix does not name it."
 )
 @click.option("--spec", help="A profile, or a JSON file of one.")
-@click.option("--shape", help="The shape of the tensor, MxK.")
+@click.option(
+    "--shape", help="The shape of the tensor, MxK. With memory, packings and layouts of more axes: a size for each."
+)
 @click.option("--direction", type=click.Choice(DIRECTIONS), help="The direction of the tensor.")
 @click.option(
     "--layout",
@@ -85,9 +88,11 @@ def diagram(
     elif what is None:
         _list()
     else:
+        by_axis = "sizes" in catalogue.figure(what).takes
         options: dict[str, Any] = {
             "spec": load_spec(spec) if spec else None,
-            "shape": parse_shape(shape) if shape else None,
+            "shape": parse_shape(shape) if shape and not by_axis else None,
+            "sizes": parse_sizes(shape) if shape and by_axis else None,
             "direction": direction,
             "layout": relayouts.named(layout_name) if layout_name else None,
             "element": parse_element(element) if element else None,
@@ -142,7 +147,7 @@ def _kind(output: Path | None, has_text: bool) -> str:
 def _list() -> None:
     rows = []
     for name, figure in catalogue.FIGURES.items():
-        takes = f"  [{' '.join(figure.takes)}]" if figure.takes else ""
+        takes = f"  [{' '.join(figure.options)}]" if figure.takes else ""
         rows.append((name, figure.summary + takes))
     columns = ("figure", "~what it shows, and the options that it takes")
     click.echo("\n".join(table(columns, rows, terminal_width() or sys.maxsize)))

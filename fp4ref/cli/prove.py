@@ -24,7 +24,7 @@ from fp4ref import processors
 from fp4ref.cli.common import console
 from fp4ref.conformance.run.machine import cuda_devices
 from fp4ref.errors import BackendError, UnknownNameError
-from fp4ref.proof import native, records, second_solver
+from fp4ref.proof import native, records, second_solver, turns
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import LINUX_X86, ClaimSubject, Method, ProofClaim, Replayed, in_words
 from fp4ref.rules import prefix_of
@@ -38,6 +38,7 @@ Examples:
   fp4ref prove --subject header --long    those of the C++ header, the long ones too
   fp4ref prove --device cuda              those of the cuda backend, on this machine's GPU
   fp4ref prove --jobs 8                   all but the long ones, eight at once
+  fp4ref prove --turn 2 4                 the second quarter of those that take a second or more, and the quick ones
   fp4ref prove --list                     what there is, and what is out of date
   fp4ref prove --missing --long           those whose record is missing or out of date
   fp4ref prove --moved                    renew records whose code only moved, and replay nothing
@@ -58,6 +59,12 @@ Examples:
 )
 @click.option("--long", "with_long", is_flag=True, help="Also replay those that take minutes.")
 @click.option("--missing", is_flag=True, help="Only those whose record is missing or out of date.")
+@click.option(
+    "--turn",
+    type=(click.IntRange(1), click.IntRange(1)),
+    metavar="I N",
+    help="Decide only the I-th of N parts of the claims that take a second or more and whose record holds.",
+)
 @click.option("--list", "only_list", is_flag=True, help="List the certificates and replay none.")
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, metavar="N", help="Decide N claims at once, each in a process."
@@ -73,6 +80,7 @@ def prove(
     device: str | None,
     with_long: bool,
     missing: bool,
+    turn: tuple[int, int] | None,
     only_list: bool,
     jobs: int,
     record: bool,
@@ -91,7 +99,11 @@ def prove(
     with_long = with_long or everything or "cuda" in {device, subject}
     chosen = [claim for claim in _chosen(names, subject, with_long) if _on(claim, device)]
     if missing:
-        chosen = [claim for claim in chosen if not _recorded(claim)]
+        chosen = [claim for claim in chosen if records.holding(claim) is None]
+    if turn is not None:
+        if turn[0] > turn[1]:
+            raise click.BadParameter(f"{turn[0]} of {turn[1]}, need one of {turn[1]} parts", param_hint="--turn")
+        chosen = turns.of_turn(chosen, *turn)
     if only_list:
         _list(chosen, as_json)
         return
@@ -161,12 +173,6 @@ def _named(claim: ProofClaim, name: str) -> bool:
 def _on(claim: ProofClaim, device: str | None) -> bool:
     """Return True if a claim is decided on a device; None stands for any."""
     return device is None or (claim.subject is ClaimSubject.CUDA) is (device == "cuda")
-
-
-def _recorded(claim: ProofClaim) -> bool:
-    """Return True if a claim has a record that holds."""
-    kept = records.read(claim)
-    return kept is not None and not records.outdated(claim, kept)
 
 
 def _words(claim: ProofClaim) -> set[str]:

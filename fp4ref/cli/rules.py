@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from textwrap import wrap
 from typing import Any
 
 import click
 
 from fp4ref import rules as standard
-from fp4ref.cli.common import console, paragraph, terminal_width
+from fp4ref.cli.common import PIPE_WIDTH, console, paragraph, table, terminal_width
 from fp4ref.errors import UnknownNameError
 from fp4ref.proof import citations, concerned, records
 from fp4ref.proof.catalogue import claims_of
@@ -29,6 +30,7 @@ Examples:
   fp4ref rules --check               exit status 1 if a rule is uncovered
   fp4ref rules --write               write the generated parts of the chapters
 """
+COUNTED = 100  # rules of which citations are counted
 POINT = re.compile(r"\n(?=\* )")
 
 
@@ -51,21 +53,25 @@ def rules(
 ) -> None:
     """List the rules of the standard, show some of them, or check that each is implemented and tested.
 
-    An ID (E2M1-3) shows that rule; a prefix (BLK) lists a topic.
+    An ID (E2M1-3) shows that rule; a prefix (BLK) lists a topic. A list of at most 100 rules counts what cites each.
     """
     if write:
         click.echo("\n".join(made.write()) or "no chapter changed")
         return
-    index = standard.read()
     if check:
-        _check(index, as_json)
+        _check(standard.read(), as_json)
         return
-    covered = index.rules.values() if level is None else rules_of(level, index.rules)
-    chosen = [rule for rule in _named(index, names) if kind in (None, rule.kind) and rule in covered]
+    known = standard.defined()
+    covered = known.values() if level is None else rules_of(level, known)
+    chosen = [rule for rule in _named(known, names) if kind in (None, rule.kind) and rule in covered]
     if since is not None:
         _since(since, chosen, as_json)
         return
-    one = len(names) == 1 and names[0].upper() in index.rules
+    one = len(names) == 1 and names[0].upper() in known
+    if len(chosen) > COUNTED and not as_json:
+        _list(chosen)
+        return
+    index = standard.read(only=[rule.id for rule in chosen] if len(chosen) <= COUNTED else [])
     if as_json:
         click.echo(json.dumps([_record(index, rule) for rule in chosen], indent=1, ensure_ascii=False))
     elif one:
@@ -89,14 +95,14 @@ def _since(version: str, chosen: list[standard.Rule], as_json: bool) -> None:
         paragraph(f"{change.version}  {change.kind}  {change.rule}: {change.text}; bytes: {change.bytes}")
 
 
-def _named(index: standard.Index, names: tuple[str, ...]) -> list[standard.Rule]:
+def _named(rules: Mapping[str, standard.Rule], names: tuple[str, ...]) -> list[standard.Rule]:
     """Return the rules with these IDs or prefixes, in the order of the chapters."""
     wanted = {name.upper() for name in names}
-    known = {*index.rules, *(rule.prefix for rule in index.rules.values())}
+    known = {*rules, *(rule.prefix for rule in rules.values())}
     if wanted - known:
-        prefixes = ", ".join(dict.fromkeys(rule.prefix for rule in index.rules.values()))
+        prefixes = ", ".join(dict.fromkeys(rule.prefix for rule in rules.values()))
         raise UnknownNameError("rules", f"unknown {', '.join(sorted(wanted - known))}", f"an ID or one of {prefixes}")
-    return [rule for rule in index.rules.values() if not wanted or {rule.id, rule.prefix} & wanted]
+    return [rule for rule in rules.values() if not wanted or {rule.id, rule.prefix} & wanted]
 
 
 def _record(index: standard.Index, rule: standard.Rule) -> dict[str, Any]:
@@ -178,22 +184,32 @@ def _shown(index: standard.Index, rule: standard.Rule) -> str:
     return ", ".join(found.subjects) if found.shown is Shown.PROVED else f"({found.shown})"
 
 
+def _list(chosen: list[standard.Rule]) -> None:
+    """Print rules alone: to count who cites each of many takes seconds."""
+    rows = [(rule.id, rule.kind.value, rule.title) for rule in chosen]
+    click.echo("\n".join(table(("rule", "kind", "~title"), rows, terminal_width() or PIPE_WIDTH)))
+    click.echo(
+        f"{len(chosen)} rules; `fp4ref rules PREFIX` counts what implements, tests and proves each, "
+        "`fp4ref rules ID` shows one"
+    )
+
+
 def _table(index: standard.Index, chosen: list[standard.Rule]) -> None:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("rule", "kind", "title"):
-        table.add_column(column, no_wrap=column != "title")
+        made.add_column(column, no_wrap=column != "title")
     for column in ("code", "tests", "vectors"):
-        table.add_column(column, justify="right")
-    table.add_column("proved for", no_wrap=True)
+        made.add_column(column, justify="right")
+    made.add_column("proved for", no_wrap=True)
     for rule in chosen:
         cited = index.citing(rule.id)
         code = len(cited["functions"]) + len(cited["backends"])
         counts = [str(code), str(len(cited["tests"])), str(len(cited["vectors"]))]
-        table.add_row(rule.id, rule.kind.value, rule.title, *counts, _shown(index, rule))
-    console().print(table)
+        made.add_row(rule.id, rule.kind.value, rule.title, *counts, _shown(index, rule))
+    console().print(made)
     click.echo(f"{len(chosen)} rules; `fp4ref rules ID` shows one")
 
 

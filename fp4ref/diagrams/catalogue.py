@@ -17,10 +17,12 @@ from fp4ref.diagrams.variants import SHOWN, VARIANTS
 from fp4ref.errors import BackendError, DomainError, UnknownNameError
 from fp4ref.formats import FORMATS
 from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS, TILED_128X4
+from fp4ref.layout.arguments import counted
 from fp4ref.names import unknown
 from fp4ref.rules import CITED
 from fp4ref.specs import MXFP8_E4M3, NVFP4_RHT
 
+MATRIX = 2  # axes
 SHAPES = {"tiled_8x4": (20, 160)}  # where a smaller tensor shows more
 GEOMETRY = ("spec", "shape", "direction", "element", "window")
 
@@ -38,11 +40,16 @@ class Figure:
     defaults: dict[str, Any] = field(default_factory=dict)
     text: Callable[[Request, int], str] | None = None
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options that it takes, as the command calls them."""
+        return tuple("shape" if option == "sizes" else option for option in self.takes)
+
 
 def _of_layout(name: str) -> Figure:
     """Return the figure of a layout: tiles and bytes of scales, or for packings and more axes the bytes alone."""
     if name not in LAYOUTS or LAYOUTS[name].unfit_for_scales():
-        return dataclasses.replace(FIGURES["memory"], takes=(), defaults={"layout": relayouts.named(name)})
+        return dataclasses.replace(FIGURES["memory"], takes=("sizes",), defaults={"layout": relayouts.named(name)})
     defaults = {"layout": LAYOUTS[name], "shape": SHAPES.get(name, (300, 288))}
     return Figure(
         "layouts:scale_layout", f"The byte of scale (m, k) in {name}, and its sum.", GEOMETRY, defaults, layout_text
@@ -133,7 +140,7 @@ FIGURES = {
     "memory": Figure(
         "memory_order:memory_order",
         "The index at each byte of any registered layout or packing, and who reads it.",
-        ("layout",),
+        ("layout", "sizes"),
         {"layout": TILED_128X4},
     ),
     "mxfp8-scales": Figure(
@@ -242,8 +249,11 @@ def request(name: str, **options: Any) -> Request:
     found = figure(name)
     for option in options:
         if option not in (*found.takes, "theme"):
-            takes = ", ".join(f"--{other}" for other in found.takes)
-            raise DomainError(f"diagram {name}", f"it does not take --{option}", f"one of {takes}" if takes else "")
+            takes = ", ".join(f"--{other}" for other in found.options)
+            drawn = f"one of the options that it takes: {takes}" if takes else "no option, for it takes none"
+            form = found.defaults.get("layout")
+            kind = f" of a layout with {counted(len(form.axes))}" if form and len(form.axes) != MATRIX else ""
+            raise DomainError(f"diagram {name}", f"--{option}{kind}", drawn, "LAY-32" if kind else "")
     return dataclasses.replace(Request(), **{**found.defaults, **options})
 
 

@@ -12,12 +12,14 @@ from fp4ref import relayouts
 from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.request import Request
 from fp4ref.diagrams.text_width import fitting, wrap
+from fp4ref.errors import ShapeError
 from fp4ref.layout import ORIGINS, TILED_128X4, Layout
 
 LINES = 24
 LINE_BITS, MOST_UNITS = 128, 32  # of a drawn line
 LEAST = 2  # indices of an axis: whole multiples of its padding, and no fewer
-MOST_DRAWN = 1 << 16  # units of the array whose buffer is drawn
+MOST_DRAWN = 1 << 16  # units of a sample whose buffer is drawn
+MOST_GIVEN = 1 << 20  # and of an array of given sizes
 HIGH = 20.0
 
 
@@ -40,9 +42,12 @@ def sample(form: Layout) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def drawn(form: Layout) -> Drawn:
-    """Return the start of a buffer of a layout, unit by unit. Rules: LAY-13."""
-    sizes = sample(form)
+def drawn(form: Layout, given: tuple[int, ...] | None = None) -> Drawn:
+    """Return the start of a buffer of a layout, unit by unit, of a sample or of an array of given sizes.
+
+    Rules: LAY-13, LAY-32.
+    """
+    sizes = sample(form) if given is None else _required(form, given)
     index = np.indices(sizes).reshape(len(sizes), -1)
     offsets = np.broadcast_to(form.offsets(list(np.ogrid[tuple(map(slice, sizes))]), sizes), sizes).reshape(-1)
     owners = np.full((math.prod(form.padded_shape(*sizes)), len(sizes)), -1)
@@ -50,10 +55,21 @@ def drawn(form: Layout) -> Drawn:
     return Drawn(sizes, owners)
 
 
+def _required(form: Layout, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return sizes of an array if it can be drawn."""
+    got, axes = "x".join(map(str, sizes)), ", ".join(axis.name for axis in form.axes)
+    if len(sizes) != len(form.axes) or 0 in sizes:
+        needed = f"{len(form.axes)} sizes of at least 1, of {axes}"
+        raise ShapeError(f"diagram {form.name}", f"shape {got}", needed, "LAY-32")
+    if math.prod(form.padded_shape(*sizes)) > MOST_GIVEN:
+        raise ShapeError(f"diagram {form.name}", f"shape {got}", f"at most {MOST_GIVEN:,} units to draw")
+    return sizes
+
+
 def point(request: Request) -> str:
     """Return the sentence on where a layout first leaves the order of rows, and who reads it. Rules: LAY-13."""
     form = request.layout or TILED_128X4
-    found = drawn(form).owners
+    found = drawn(form, request.sizes).owners
     found = found[(found >= 0).all(axis=1)]
     along = np.eye(len(form.axes), dtype=np.int64)[-1]
     last = int(np.argmax((np.diff(found, axis=0) != along).any(axis=1)))  # before the first jump
@@ -69,7 +85,7 @@ def memory_order(request: Request) -> str:
     Rules: LAY-13, LAY-18, PACK-7, PACK-9.
     """
     form = request.layout or TILED_128X4
-    found, names = drawn(form), [axis.name for axis in form.axes]
+    found, names = drawn(form, request.sizes), [axis.name for axis in form.axes]
     title = f"{form.name} in memory: the index ({', '.join(names)}) of each unit"
     consumer = relayouts.consumer(form.name)
     said = [f"{form.text}. Units of {form.unit} bits; the array is {' x '.join(map(str, found.sizes))}."]

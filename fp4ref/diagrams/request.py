@@ -20,7 +20,8 @@ class Request:
     """The options of one figure; None means the figure's own choice.
 
     shape: (M, K) of the tensor. element: (row, column) of the tensor, in either direction. window: the part to draw,
-    as ranges of rows and columns of what the figure shows (scales in the figures of layouts, codes of a format).
+    as ranges of rows and columns of what the figure shows (scales in the figures of layouts, codes of a format). sizes:
+    of the array whose buffer is drawn, one for each axis of its layout.
     """
 
     spec: Spec = NVFP4
@@ -30,6 +31,7 @@ class Request:
     format: Format | None = None
     element: tuple[int, int] | None = None
     window: tuple[Range, Range] | None = None
+    sizes: tuple[int, ...] | None = None
     theme: str = "auto"
 
 
@@ -39,6 +41,13 @@ def parse_shape(text: str) -> tuple[int, int]:
     if match is None or not int(match[1]) * int(match[2]):
         raise ShapeError("diagram", f"shape {text!r}", "MxK with both at least 1, like 128x256", "NUM-4")
     return int(match[1]), int(match[2])
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Read "2x9x5" as (2, 9, 5). Rules: LAY-32."""
+    if re.fullmatch(r"\d{1,9}(x\d{1,9})*", lowered := text.strip().lower().replace("×", "x")) is None:
+        raise ShapeError("diagram", f"shape {text!r}", "a size for each axis, like 2x9x5", "LAY-32")
+    return tuple(map(int, lowered.split("x")))
 
 
 def parse_element(text: str) -> tuple[int, int]:

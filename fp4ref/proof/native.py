@@ -103,7 +103,8 @@ def sweep(source: str, name: str, size: int, tell: Tell, arguments: Sequence[int
         from fp4ref_cpu import build  # lazy: a backend, of which an installation can lack the compiler
     except ImportError as error:
         raise BackendError("prove", f"no cpu backend ({error})", "fp4ref_cpu") from None
-    (function,) = build.functions(source, name)
+    takes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p)
+    (function,) = build.functions(source, name, takes=takes)
     numbers = (ctypes.c_uint64 * max(len(arguments), 1))(*arguments)
     step = max(-(-size // PARTS), 4096)
     done = [0]
@@ -111,7 +112,7 @@ def sweep(source: str, name: str, size: int, tell: Tell, arguments: Sequence[int
     def run(first: int) -> tuple[int, int]:
         found = (ctypes.c_uint64 * 2)(0, NONE)
         stop = min(first + step, start + size)
-        function(ctypes.c_uint64(first), ctypes.c_uint64(stop), numbers, found)
+        function(first, stop, numbers, found)
         done[0] += stop - first
         tell(done[0] / size)
         return found[0], found[1]

@@ -93,6 +93,12 @@ def read(claim: ProofClaim) -> Record | None:
     return record
 
 
+def holding(claim: ProofClaim) -> Record | None:
+    """Return the record of a claim if it holds for the claim and its code as they stand, else None."""
+    record = read(claim)
+    return None if record is None or outdated(claim, record) else record
+
+
 def outdated(claim: ProofClaim, record: Record) -> list[str]:
     """Return how a record differs from its claim as it stands now: parts of the statement, modules and files."""
     before, now = record["covered"], _by_file(claim.name)

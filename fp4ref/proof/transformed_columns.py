@@ -104,6 +104,7 @@ def claims() -> Iterator[ProofClaim]:
             decide=partial(decide, subject),
             covers=(
                 *whole.QUANTIZED[subject],
+                *((f"{whole.CPU}/transform.h",) if subject is ClaimSubject.CPU and not of_codes else ()),
                 f"fp4ref.layout.registry:{whole.TILED.upper()}",
                 whole.value_of(SPEC, "fp4ref.specs:NVFP4_RHT", subject),
             ),

@@ -74,7 +74,7 @@ class Float8BlockQuantizer(Quantizer):
                 not self.force_pow_2_scales and get_device_compute_capability() >= (10, 0),
                 "float32 scales on a device of capability 10.0 or above",
                 "force_pow_2_scales, or an emulated device of capability 9.0",
-                "TEL-48",
+                "TEL-92",
             ),
         ):
             if bad:

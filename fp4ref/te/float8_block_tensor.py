@@ -176,7 +176,7 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
         """
         if not self._is_2D_scaled:
             got = "FSDP2 of blocks in one row: 1D block scaling is not supported"
-            raise NotSupportedError("Float8BlockwiseQTensor", got, "squares of 128x128", "TEL-38")
+            raise NotSupportedError("Float8BlockwiseQTensor", got, "squares of 128x128", "TEL-99")
         return tuple(f"_{name}wise_{part}" for name in self.directions() for part in ("data", "scale_inv"))
 
     def fsdp_extract_buffers(self) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
@@ -184,12 +184,12 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
 
         Errors: NotSupportedError for blocks in one row, TensorShapeError for a shard of broken squares.
 
-        Rules: TEL-15, TEL-38, TEL-81.
+        Rules: TEL-15, TEL-81, TEL-99.
         """
         names, (rows, columns) = self.fsdp_buffer_fields(), self._fsdp_logical_mn()
         if rows % BLOCK:
             got = f"a shard of {rows} rows is not a multiple of {BLOCK}"
-            raise TensorShapeError("fsdp_extract_buffers", got, "whole squares", "TEL-38")
+            raise TensorShapeError("fsdp_extract_buffers", got, "whole squares", "TEL-99")
         direction = self.directions()[0]
         scales = self.scales_buffer(direction)
         if direction == "row":

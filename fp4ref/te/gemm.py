@@ -20,7 +20,7 @@ from fp4ref.te.hybrid_tensor import read_in
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
 from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
 from fp4ref.te.processor import rounded_product
-from fp4ref.te.product import block_scaled_product, multiply, operand
+from fp4ref.te.product import block_scaled_product, multiply, operand, require_operand
 
 LAYOUTS = ("TN", "NN", "NT")
 NATIVE = {Tensor, torch.nn.Parameter, NVFP4TensorStorage, MXFP8TensorStorage, Float8TensorStorage}  # read as they are
@@ -109,7 +109,7 @@ def _gemm(
 def _native(x: Any, direction: str) -> Any:
     """Return the operand that is read in a direction, a custom one in the buffers of the usual ones. Rules: TEL-88."""
     x = read_in(x, direction)
-    return x.as_native() if getattr(x, "custom", False) else x
+    return require_operand(x.as_native() if getattr(x, "custom", False) else x)
 
 
 def _gelu_backward(gradient: Tensor, gelu_in: Tensor | None) -> Tensor:
@@ -172,7 +172,7 @@ def _product(
 ) -> Tensor:
     """Multiply op(B) @ op(A), apply every scale, add a bias, and round once; a bfloat16 result may be in `out`.
 
-    Rules: TEL-11, TEL-12, TEL-30, TEL-32.
+    Rules: TEL-11, TEL-12, TEL-32.
     """
     _require_operands(a, a_direction, b, b_direction)
     if row_scaled:
@@ -208,14 +208,14 @@ def _alone(alpha: float) -> tuple[float, ...]:
 
 
 def _require_operands(a: Any, a_direction: str, b: Any, b_direction: str) -> None:
-    """Raise unless both operands are of one kind and have one contraction. Rules: TEL-30."""
+    """Raise unless both operands are of one kind and have one contraction. Rules: TEL-97, TEL-98."""
     depth, other = _depth(a, a_direction), _depth(b, b_direction)
     if depth != other:
         got = f"contraction of {depth} and {other}"
-        raise TensorShapeError("general_gemm", got, "equal lengths", "TEL-30")
+        raise TensorShapeError("general_gemm", got, "equal lengths", "TEL-97")
     if isinstance(a, NVFP4TensorStorage) != isinstance(b, NVFP4TensorStorage):
         got = f"{type(a).__name__} times {type(b).__name__}"
-        raise SettingError("general_gemm", got, "two NVFP4 tensors", "TEL-30")
+        raise SettingError("general_gemm", got, "two NVFP4 tensors", "TEL-98")
 
 
 def _depth(x: Any, direction: str) -> int:

@@ -216,7 +216,7 @@ def _matrix(tiles: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
 
 
 def _require_kind(weight: Any, master: torch.Tensor | None = None, start: int = 0) -> None:
-    """Refuse weights that no process can write a part of."""
+    """Refuse weights that no process can write a part of. Rules: TEM-57."""
     if isinstance(weight, HybridQuantizedTensor):
         _require_parts(weight, master, start)
         return
@@ -232,7 +232,7 @@ def _require_kind(weight: Any, master: torch.Tensor | None = None, start: int = 
     if not fits or weight.dim() != 2 or getattr(weight, "_with_gemm_swizzled_scales", False):
         got = f"a {type(weight).__name__}"
         needed = "a matrix of NVFP4 in tiles, MXFP8, block FP8 in squares or FP8 with one scale, compact"
-        raise NotSupportedError("quantize_master_weights", got, needed, "TEM-10")
+        raise NotSupportedError("quantize_master_weights", got, needed, "TEM-57")
 
 
 def _require_parts(weight: Any, master: torch.Tensor | None, start: int) -> None:
@@ -243,19 +243,19 @@ def _require_parts(weight: Any, master: torch.Tensor | None, start: int) -> None
     parts = weight.parts()
     if not parts:
         got = "both rowwise and columnwise sub-storages dropped"
-        raise SettingError("quantize_master_weights", got, "a weight with one direction", "TEM-10")
+        raise SettingError("quantize_master_weights", got, "a weight with one direction", "TEM-52")
     if "column" in parts and weight._quantizer.columnwise_source != "original":
         got = "columns of columnwise_source='rowwise_dequantized', made after the rowwise update/all-gather"
-        raise NotSupportedError("quantize_master_weights", got, "'original', or rows only", "TEM-10")
+        raise NotSupportedError("quantize_master_weights", got, "'original', or rows only", "TEM-52")
     for direction, part in parts.items():
         if not isinstance(part, (Float8Tensor, IdentityTensor)):
             kind = type(getattr(weight._quantizer, f"{direction}wise_quantizer")).__name__
             got = f"HybridQuantizer with {kind} {direction}wise sub-quantizer is not supported"
             raise NotSupportedError(
-                "quantize_master_weights", got, "parts with one scale or in high precision", "TEM-10"
+                "quantize_master_weights", got, "parts with one scale or in high precision", "TEM-52"
             )
         _require_kind(part)
     whole = master is None or (start == 0 and master.numel() == weight.numel())
     if len(parts) > 1 and not whole:
         got = "a partial master shard of a hybrid weight in both directions with columnwise_source='original'"
-        raise SettingError("quantize_master_weights", got, "full-master data, or a weight of rows only", "TEM-10")
+        raise SettingError("quantize_master_weights", got, "full-master data, or a weight of rows only", "TEM-52")

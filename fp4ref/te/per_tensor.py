@@ -132,7 +132,7 @@ def decoded(codes: Tensor, scale: Tensor, kind: DType, dtype: torch.dtype) -> Te
 
     Rules: TEL-8, DEQ-2, DEQ-3.
     """
-    if not codes.is_cpu and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling():
         kinds = repeats.kind_of(codes), repeats.kind_of(scale)
         key = None if None in kinds else ("te.decode", kind, dtype, *kinds)
         again = repeats.find(key)

@@ -32,7 +32,7 @@ def operand(x: Any, direction: str, wide: torch.dtype | None = None) -> Tensor:
     type of a quantized operand, by default that of its device; a tensor keeps its type. Scales in the compact layout
     count as moved to the GEMM layout; their values are read where they lie, which are the same.
 
-    Rules: TEL-7, TEL-11, TEL-31, DEQ-2.
+    Rules: TEL-7, TEL-11, TEL-31, TEL-96, DEQ-2.
     """
     wide = wide or wide_dtype(x.device)
     if isinstance(x, BLOCK_SCALED):
@@ -46,10 +46,17 @@ def operand(x: Any, direction: str, wide: torch.dtype | None = None) -> Tensor:
     if isinstance(x, Float8TensorStorage):
         matrix = x.code_values(wide)
     elif isinstance(x, QuantizedTensorStorage) or not isinstance(x, Tensor):
-        raise SettingError("general_gemm", f"operand {type(x).__name__}", "a tensor, NVFP4, MXFP8 or FP8 one", "TEL-30")
+        raise SettingError("general_gemm", f"operand {type(x).__name__}", "NVFP4, MXFP8 or FP8", "TEL-96")
     else:
         matrix = x.reshape(-1, x.shape[-1])
     return matrix if direction == "row" else matrix.t()
+
+
+def require_operand(x: Any) -> Any:
+    """Return an operand, or raise for what is no tensor. Rules: TEL-96."""
+    if not isinstance(x, (Tensor, QuantizedTensorStorage)):
+        raise SettingError("general_gemm", f"operand {type(x).__name__}", "a tensor, NVFP4, MXFP8 or FP8 one", "TEL-96")
+    return x
 
 
 def count_moved(x: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -81,6 +82,20 @@ def few(values: Sequence[Any], count: int, every: int = 1) -> list[Any]:
         for place, value in enumerate(each[count:])
     )
     return [*each[:count], *others]
+
+
+def crossed(*kinds: Sequence[Any], every: int) -> list[Any]:
+    """Return all combinations of values as parameters, of which CI runs a part; the others wait for a release.
+
+    The places of the values add up to a multiple of `every`, so that CI tries every value.
+    """
+    combinations = product(*map(enumerate, kinds))
+    return [
+        pytest.param(
+            *(value for _, value in each), marks=[pytest.mark.release] * bool(sum(place for place, _ in each) % every)
+        )
+        for each in combinations
+    ]
 
 
 def heavy_or_release(names: Iterable[str], heavy: Iterable[str]) -> Any:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
-import hashlib
 import itertools
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,25 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fp4ref_cuda
-import fp4ref_numerics
+import host_compiler
 from fp4ref_cuda import buffers, launch, programs
 from fp4ref_cuda.buffers import Library
 from fp4ref_cuda.words import HEADER
+from host_compiler import KERNELS
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
-HERE, KERNELS = Path(__file__).parents[1], Path(fp4ref_cuda.__file__).parent / "kernels"
-COMPILER = shutil.which("g++")
-FLAGS = [
-    "-std=c++17",
-    "-O1",
-    "-w",
-    "-shared",
-    "-fPIC",
-    "-ffp-contract=off",
-    "-U_FORTIFY_SOURCE",
-    "-fsanitize=alignment",
-]
+ALIGNED = ("-fsanitize=alignment",)
 START = """
 extern "C" const char* start(const Index* grid, unsigned threads, unsigned shared, const unsigned long long* words)
 {
@@ -47,24 +31,13 @@ extern "C" const char* start(const Index* grid, unsigned threads, unsigned share
 }
 """
 GUARD, UNSET = 4096, 0xA5  # bytes around an array, and what every byte of it and of these begins as
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs g++, which compiles the kernels for the host")
-
-_folder = Path(tempfile.mkdtemp(prefix="cuda-on-host-"))
-atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 _ordinals = itertools.count(-1000, -1)
 
 
 @cache
 def built(kernel: str, prelude: str, kernels: Path = KERNELS) -> ctypes.CDLL:
     """A kernel as a library of the host, compiled once."""
-    text = f'#include "cuda_on_host.h"\n#include <fp4ref/fp4ref.h>\n{prelude}\n#include "{kernel}.cu"\n'
-    text += START.replace("KERNEL", kernel)
-    source = _folder / f"{kernel}-{hashlib.sha256(f'{kernels}{text}'.encode()).hexdigest()[:16]}.cpp"
-    made = source.with_suffix(".so")
-    source.write_text(text)
-    includes = [f"-I{folder}" for folder in (HERE, kernels, fp4ref_numerics.INCLUDE)]
-    subprocess.run([str(COMPILER), *FLAGS, *includes, str(source), "-o", str(made)], check=True)
-    library = ctypes.CDLL(str(made))
+    library = host_compiler.library(kernel, prelude, START.replace("KERNEL", kernel), kernels, ALIGNED)
     library.start.restype = ctypes.c_char_p
     library.start.argtypes = ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p
     return library

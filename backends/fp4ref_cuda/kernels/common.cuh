@@ -115,7 +115,8 @@ template <int Threads> DEVICE float amax_of_parts(const float* partials, index_t
 template <int Threads> DEVICE float2 amaxes_of_parts(const float* one, const float* other, index_t parts)
 {
     unsigned largest[2] = {0, 0};
-    for (index_t i = threadIdx.x; i < parts; i += Threads) {
+    _Pragma("unroll 1")  // most often there is one turn, and all else waits for it
+    for (unsigned i = threadIdx.x; i < (unsigned)parts; i += Threads) {
         const unsigned a = fp4ref::bits_of(one[i]), b = fp4ref::bits_of(other[i]);
         largest[0] = fp4ref::larger(largest[0], a), largest[1] = fp4ref::larger(largest[1], b);
     }

@@ -35,6 +35,8 @@ constexpr bool SCALED = S::global == fp4ref::Global::tensor;
 constexpr bool POWERS = fp4ref::same_type<typename S::Scale::Format, fp4ref::e8m0>;
 static_assert(!SQUARE || !TRANSFORMED, "the maxima of a square are those of x");
 static_assert(HAS_COLUMN || !STOCHASTIC, "random bytes of both");
+// Two neighbouring lanes make an entry of a table: the kernel waits for it with nothing else to do.
+constexpr bool PAIRED = !GROUPED && TEAMS > 1;
 static_assert(!POWERS || !(SCALED || STOCHASTIC || TRANSFORMED), "one table, of thresholds");
 // A lane has parts of rows r and r + 8, four lanes for a row; and of columns c and c + 1 where eight have a square's 16,
 // or where the lanes 16 apart have 16 rows each.
@@ -90,14 +92,28 @@ struct Turn {
     }
 };
 
-// An entry of the table of rows, or of columns.
+// An entry of the table of rows, or of columns; the patterns of the transform are 4 times too large.
+constexpr unsigned UP = 256;
 DEVICE void make_entry(thresholds::Entry* table, unsigned byte, float g, bool transformed)
 {
-    table[byte] = thresholds::entry<S>(byte, g, transformed ? 256 : 0);
+    table[byte] = thresholds::entry<S>(byte, g, transformed ? UP : 0);
+}
+// The same, by all lanes of a warp: the odd ones have the upper two thresholds of their neighbours' entries.
+DEVICE void make_entry_of_two(thresholds::Entry* table, unsigned byte, float g, bool transformed)
+{
+    const bool upper = threadIdx.x % 2;
+    const thresholds::Two mine = thresholds::two_thresholds<S>(upper, byte, g);
+    const unsigned both = mine.odd | mine.even << 16, other = __shfl_xor_sync(~0u, both, 1);
+    if (!upper)
+        table[byte] = thresholds::entry_of(mine.odd, mine.even, other & 0xffffu, other >> 16, transformed ? UP : 0);
 }
 DEVICE void make_entry(float* table, unsigned byte, float g, bool transformed)
 {
     table[byte] = fp4ref::drawn::factor<S>(byte, g, transformed ? SIZE : 1.0f);
+}
+DEVICE void make_entry_of_two(float* table, unsigned byte, float g, bool transformed)
+{
+    if (threadIdx.x % 2 == 0) make_entry(table, byte, g, transformed);
 }
 
 // Two blocks of a lane; the random bytes of the second one lie `apart` from those of the first one.
@@ -118,6 +134,14 @@ DEVICE uint4 random_of(const byte* bits)
     else return {0, 0, 0, 0};
 }
 
+// The same number; what follows from it is not computed before, where all would wait for it.
+DEVICE float here_alone(float g)
+{
+    unsigned bits = fp4ref::bits_of(g);
+    KEEP(bits);
+    return fp4ref::float_of(bits);
+}
+
 DEVICE void load_column(const byte* from, float (&x)[16])
 {
     float y[16][1];
@@ -128,15 +152,19 @@ DEVICE void load_column(const byte* from, float (&x)[16])
     for (int i = 0; i < 16; ++i) x[i] = y[i][0];
 }
 
-// A lane's two columns of 16 rows, transformed where S says so. swapped: lanes whose fours of rows change places, so that
-// these meet no other lane in a bank.
-DEVICE void load_columns(const byte* from, bool swapped, unsigned (&pairs)[2][8])
+// A lane's two columns of 16 rows. swapped: lanes whose fours of rows change places, so that these meet no other lane in a
+// bank.
+DEVICE void read_columns(const byte* from, bool swapped, unsigned (&words)[16])
 {
-    unsigned words[16];
     const int up = HALVES && swapped ? 4 * PITCH : 0;
-    const unsigned low = HALVES && swapped ? 0x1054 : 0x5410, high = HALVES && swapped ? 0x3276 : 0x7632;
     UNROLL
     for (int i = 0; i < 16; ++i) words[i] = *(const unsigned*)((i & 4 ? from - up : from + up) + i * PITCH);
+}
+
+// The same as pairs, transformed where S says so.
+DEVICE void columns_of(const unsigned (&words)[16], bool swapped, unsigned (&pairs)[2][8])
+{
+    const unsigned low = HALVES && swapped ? 0x1054 : 0x5410, high = HALVES && swapped ? 0x3276 : 0x7632;
     UNROLL
     for (int h = 0; h < 2; ++h) {
         float y[16];
@@ -171,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     const unsigned all = gridDim.x * TEAMS, tall = down / 2;
     const unsigned shared = to_shared(memory) + mine;
 
-    // What depends on the thread alone is kept.
+    // What depends on the thread alone is kept, and made here: behind the tables, all would wait for it.
     const unsigned r = thread / 8, piece = thread % 8;
     const byte* from = x + (r * pitch + piece * 16);
     KEEP_ADDRESS(from);
@@ -179,6 +207,25 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     KEEP_ADDRESS(row_to);
     unsigned to_stage = shared + r * PITCH + piece * 16;
     KEEP(to_stage);
+    unsigned codes_from = leaving + r * CODE_PITCH + piece * 8;
+    unsigned scales_from = leaving + (warp ? COLUMN_SCALES + (warp - 1) * 256 + lane * 8 : ROW_SCALES + lane * 16);
+    KEEP(codes_from);
+    KEEP(scales_from);
+    constexpr int LOWER = 8 * PITCH;  // a lane's second row is 8 below its first one
+    // A warp has 16 rows of 64 columns, or 32 rows of 32 columns; `sixteen` of rows is where a lane's columns are.
+    const unsigned row = warp * 16 + lane / 4, sixteen = HALVES ? warp / 2 * 2 + lane / 16 : warp;
+    const unsigned column = HALVES ? warp % 2 * 32 + lane % 16 * 2 : lane * 2, block = HALVES ? warp / 2 : warp;
+    unsigned columns_from = mine + sixteen * 16 * PITCH + column * 2, columns_to = leaving + column / 2 * CODE_PITCH + sixteen * 8;
+    unsigned columns_scales = leaving + COLUMN_SCALES + block / 4 * 256 + column % 32 * 8 + column / 32 * 4 + block % 4;
+    unsigned rows_from = mine + row * PITCH + lane % 4 * 32;
+    unsigned rows_scales = leaving + ROW_SCALES + row % 32 * 16 + row / 32 * 4 + lane % 4 / (HALVES ? 2 : 1);
+    unsigned minus_zero = thresholds::MINUS_ZERO;
+    KEEP(minus_zero);
+    KEEP(columns_from);
+    KEEP(columns_to);
+    KEEP(columns_scales);
+    KEEP(rows_from);
+    KEEP(rows_scales);
 
     const auto load = [&](const Box& box, unsigned stage) {
         const byte* at = from + ((size)box.down * (ROWS * pitch) + box.across * (COLUMNS * 2));
@@ -204,7 +251,9 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     const unsigned begin = blockIdx.x + team * gridDim.x;
     const unsigned first = begin < boxes ? boxes - 1 - begin : 0;
     Turn turn = {first / length, first % length};
-    const Turn step = {all / length, all % length};
+    Turn step = {all / length, all % length};
+    KEEP(step.strip);
+    KEEP(step.inside);
     if (!SEARCHED) wait_for_previous_kernel();  // else x was there before that one
     if (begin < boxes) load(turn.box(tall), 0);
     commit_copies();
@@ -215,8 +264,8 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     const auto enter = [&](unsigned member, float row_A, float column_A, Present& present) {
         present.row_g = fp4ref::global_scale<S, In>(row_A);
         present.column_g = fp4ref::global_scale<S, In>(column_A);
-        const unsigned entry = thread % 128;
         if (GROUPED || team == 0) {
+            const unsigned entry = thread % 128;
             if (POWERS || thread < 128) make_entry(row_table, POWERS ? thread : entry, present.row_g, false);
             else make_entry(column_table, entry, present.column_g, TRANSFORMED);
         }
@@ -239,23 +288,38 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         team_barrier(team);
     } else {
         const float2 A = amaxes_of_parts<TEAMS * 256>(row_partials, column_partials, parts);  // 0 of no parts
-        enter(0, A.x, A.y, whole);
-        __syncthreads();
+        if constexpr (PAIRED) {  // a thread of two teams makes what one half of an entry needs, and the global scale for that
+            __shared__ float global_scales[2];
+            if (team < 2) {
+                const float g = fp4ref::global_scale<S, In>(team ? A.y : A.x);
+                if (POWERS) make_entry_of_two(row_table, threadIdx.x / 2, g, false);
+                else make_entry_of_two(team ? column_table : row_table, thread / 2, g, team && TRANSFORMED);
+                if (thread == 0) global_scales[team] = g;
+            }
+            if (SCALED && threadIdx.x == 0) {
+                *row_amax = A.x;
+                if (HAS_COLUMN) *column_amax = A.y;
+            }
+            __syncthreads();
+            whole.row_g = global_scales[0], whole.column_g = global_scales[1];
+        } else {
+            enter(0, A.x, A.y, whole);
+            __syncthreads();
+        }
     }
     const Present& now = GROUPED ? of_team[team] : whole;
 
-    unsigned codes_from = leaving + r * CODE_PITCH + piece * 8;
-    unsigned scales_from = leaving + (warp ? COLUMN_SCALES + (warp - 1) * 256 + lane * 8 : ROW_SCALES + lane * 16);
-    KEEP(codes_from);
-    KEEP(scales_from);
     const auto drain = [&](const Box& box, unsigned side) {
         const byte* held = memory + side;
         const unsigned left = rows - box.down * ROWS, below = box.down - now.top;
-        if (HAS_COLUMN && piece * 16 < left) {
+        if constexpr (HAS_COLUMN) {
+            const uint2 one = *(const uint2*)(held + codes_from), other = *(const uint2*)(held + codes_from + 32 * CODE_PITCH);
             byte* to = now.column_data
                 + ((size)(box.across * COLUMNS + r * 2) * now.column_pitch + (below * (ROWS / 2) + piece * 8));
-            *(uint2*)to = *(const uint2*)(held + codes_from);
-            *(uint2*)(to + now.column_pitch) = *(const uint2*)(held + codes_from + 32 * CODE_PITCH);
+            if (piece * 16 < left) {
+                *(uint2*)to = one;
+                *(uint2*)(to + now.column_pitch) = other;
+            }
         }
         if constexpr (!TILED) {
             constexpr int OF_BOX = COLUMNS / S::columns;  // blocks of a row
@@ -310,21 +374,6 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         }
     };
 
-    constexpr int LOWER = 8 * PITCH;  // a lane's second row is 8 below its first one
-    // A warp has 16 rows of 64 columns, or 32 rows of 32 columns; `sixteen` of rows is where a lane's columns are.
-    const unsigned row = warp * 16 + lane / 4, sixteen = HALVES ? warp / 2 * 2 + lane / 16 : warp;
-    const unsigned column = HALVES ? warp % 2 * 32 + lane % 16 * 2 : lane * 2, block = HALVES ? warp / 2 : warp;
-    unsigned columns_from = mine + sixteen * 16 * PITCH + column * 2, columns_to = leaving + column / 2 * CODE_PITCH + sixteen * 8;
-    unsigned columns_scales = leaving + COLUMN_SCALES + block / 4 * 256 + column % 32 * 8 + column / 32 * 4 + block % 4;
-    unsigned rows_from = mine + row * PITCH + lane % 4 * 32;
-    unsigned rows_scales = leaving + ROW_SCALES + row % 32 * 16 + row / 32 * 4 + lane % 4 / (HALVES ? 2 : 1);
-    unsigned minus_zero = thresholds::MINUS_ZERO;
-    KEEP(minus_zero);
-    KEEP(columns_from);
-    KEEP(columns_to);
-    KEEP(columns_scales);
-    KEEP(rows_from);
-    KEEP(rows_scales);
     unsigned stage = 0, side = 0;
     Box before = turn.box(tall);
     _Pragma("unroll 1")
@@ -337,9 +386,12 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         commit_copies();
         byte* const held = memory + side;
         side = LEAVING - side;
-        if (index >= all) drain(before, side);  // not in the first turn
-        before = box;
+        const auto leave = [&] {
+            if (index >= all) drain(before, side);  // not in the first turn
+            before = box;
+        };
         if constexpr (GROUPED) {
+            leave();  // while its member is the present one
             if (box.down < now.top || box.down >= now.bottom) {
                 const unsigned which = member_with_row(members, count, (index_t)box.down * ROWS);
                 const Member at = members[which];
@@ -370,44 +422,50 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         byte* to = row_to + ((size)box.down * (ROWS * row_pitch) + box.across * (COLUMNS / 2));
         const bool plain_rows = lane_blocks(blocks_of_rows<OF_ROWS.lanes, OF_ROWS.both>(v, minus_zero), row_random, 8 * COLUMNS,
             now.row_g, 1.0f, row_table, codes, bytes);
+        const byte* const columns_here = here + columns_from;
+        unsigned words[16];
+        // Before anything is stored: the compiler lets no read of shared memory pass a write.
+        if (HAS_COLUMN) read_columns(columns_here, lane / 16, words);
+        if constexpr (!GROUPED) leave();  // here, beside what the columns wait for
         held[rows_scales] = bytes;
         held[rows_scales + 8 * 16] = bytes >> 8;
         if (inside) {
             *(uint2*)to = codes[0];
             *(uint2*)(to + (size)row_pitch * 8) = codes[1];
         }
+
+        bool plain_columns = false;
+        if constexpr (HAS_COLUMN) {
+            Blocks blocks;
+            columns_of(words, lane / 16, blocks.pairs);
+            blocks.measure<OF_COLUMNS.lanes, OF_COLUMNS.both>(minus_zero);
+            plain_columns = lane_blocks(blocks, column_random, BIT_PITCH, now.column_g, SIZE, column_table, codes, bytes);
+            UNROLL
+            for (int i = 0; i < 2; ++i) {
+                held[columns_scales + i * 8] = bytes >> 8 * i;
+                *(uint2*)(held + columns_to + i * 32 * CODE_PITCH) = codes[i];
+            }
+        }
+        if (!(plain_rows | plain_columns)) continue;
         if (plain_rows) {
             const auto again = [&](int i, float (&x)[16]) {
                 const byte* of = here + rows_from + i * LOWER;
                 widen_row({*(const uint4*)of, *(const uint4*)(of + 16)}, x);
             };
             const auto random = [&](int i) { return random_of(row_random + i * (8 * COLUMNS)); };
-            plain_blocks<OF_ROWS.lanes, OF_ROWS.both>(again, random, now.row_g, [&](int i, const uint2& made, byte scale) {
+            plain_blocks<OF_ROWS.lanes, OF_ROWS.both>(again, random, here_alone(now.row_g), [&](int i, const uint2& made, byte scale) {
                 held[rows_scales + i * (8 * 16)] = scale;
                 if (inside) *(uint2*)(to + (size)row_pitch * (i * 8)) = made;
             });
         }
-
-        if constexpr (HAS_COLUMN) {
-            Blocks blocks;
-            const byte* const columns_here = here + columns_from;
-            load_columns(columns_here, lane / 16, blocks.pairs);
-            blocks.measure<OF_COLUMNS.lanes, OF_COLUMNS.both>(minus_zero);
-            const bool plain_columns = lane_blocks(blocks, column_random, BIT_PITCH, now.column_g, SIZE, column_table,
-                codes, bytes);
-            UNROLL
-            for (int i = 0; i < 2; ++i) {
-                held[columns_scales + i * 8] = bytes >> 8 * i;
-                *(uint2*)(held + columns_to + i * 32 * CODE_PITCH) = codes[i];
-            }
-            if (plain_columns) {
-                const auto again = [&](int i, float (&x)[16]) { load_column(columns_here + i * 2, x); };
-                const auto random = [&](int i) { return random_of(column_random + i * BIT_PITCH); };
-                plain_blocks<OF_COLUMNS.lanes, OF_COLUMNS.both>(again, random, now.column_g, [&](int i, const uint2& made, byte scale) {
-                    held[columns_scales + i * 8] = scale;
-                    *(uint2*)(held + columns_to + i * 32 * CODE_PITCH) = made;
-                });
-            }
+        if (HAS_COLUMN && plain_columns) {
+            const auto again = [&](int i, float (&x)[16]) { load_column(columns_here + i * 2, x); };
+            const auto random = [&](int i) { return random_of(column_random + i * BIT_PITCH); };
+            const float g = here_alone(now.column_g);
+            plain_blocks<OF_COLUMNS.lanes, OF_COLUMNS.both>(again, random, g, [&](int i, const uint2& made, byte scale) {
+                held[columns_scales + i * 8] = scale;
+                *(uint2*)(held + columns_to + i * 32 * CODE_PITCH) = made;
+            });
         }
     }
     team_barrier(team);

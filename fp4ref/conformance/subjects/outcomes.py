@@ -34,6 +34,20 @@ class FindingKind(StrEnum):
     NOT_TRIED = "not-tried"  # after the time of the whole run; nothing is wrong with the kernel
 
 
+WITHOUT_RESULT = frozenset(  # kinds of findings about cases of which no result is compared
+    {
+        FindingKind.RAISED,
+        FindingKind.CRASHED,
+        FindingKind.HUNG,
+        FindingKind.SHAPE,
+        FindingKind.DTYPE,
+        FindingKind.DEVICE,
+        FindingKind.CUDA,
+        FindingKind.NOT_RUN,
+    }
+)
+
+
 class ErrorParts(NamedTuple):
     """The parts of an exception inside this program. place: the file and line."""
 

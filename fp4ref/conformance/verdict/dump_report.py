@@ -25,6 +25,11 @@ def untried_text(count: int) -> str:
     return f"; stopped by the time limit, at least {count} cases were not tried" if count else ""
 
 
+def others(count: int) -> str:
+    """Name the cases that have a result, where some have none."""
+    return "the other case" if count == 1 else f"the other {count} cases"
+
+
 @dataclass
 class Cell:
     """The numbers of tests of a rule or family that a subject passed, and of all."""

@@ -17,12 +17,13 @@ from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.judge.isolation import InternalError, unexplained
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.run.ending import words
-from fp4ref.conformance.subjects.outcomes import FindingKind
+from fp4ref.conformance.subjects.outcomes import WITHOUT_RESULT, FindingKind
 from fp4ref.conformance.verdict.dump_report import (
     KernelVerdict,
     Result,
     Verdict,
     incomplete,
+    others,
     profiles_text,
     result_json,
     untried_text,
@@ -130,12 +131,21 @@ class KernelReport(Tally, KernelVerdict):
             bytes_too = self._explained()
             if self._only_empty:
                 found.append("all of these have no element: a kernel that takes no such tensor is declared empty=False")
-                return "; ".join([bytes_too, *found] if bytes_too else found)
+                return "; ".join([bytes_too, *found] if bytes_too else [*found, *self._others])
             if self._unwritten_place:
                 return "; ".join([*found, f"what is not written is {self._unwritten_place}"])
-            return "; ".join([*found, *([f"and in its bytes: {bytes_too}"] if bytes_too else [])])
+            return "; ".join([*found, *([f"and in its bytes: {bytes_too}"] if bytes_too else self._others)])
         undiagnosed = self._explained() or unexplained(self.errors) or f"differs from {self.spec.name}"
         return undiagnosed if self.diagnosis is None else verdict(self.diagnosis)
+
+    @property
+    def _others(self) -> list[str]:
+        """Say what is seen in the cases that have a result, where nothing explains it and others have none."""
+        if not self.findings.keys() <= WITHOUT_RESULT or not self.compared:
+            return []
+        if self.differing:
+            return [f"and in its bytes: {self._unexplained()}"]
+        return [f"no byte differs in {others(self.compared)}"]
 
     @property
     def _unwritten_place(self) -> str:

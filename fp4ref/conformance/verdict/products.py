@@ -18,9 +18,17 @@ from fp4ref.conformance.judge.product_stages import broken_rules, checked_rules
 from fp4ref.conformance.judge.products import ProductJudgement
 from fp4ref.conformance.judge.unchecked import Unchecked
 from fp4ref.conformance.run.ending import Ending, words
-from fp4ref.conformance.subjects.outcomes import Finding
+from fp4ref.conformance.subjects.outcomes import WITHOUT_RESULT, Finding
 from fp4ref.conformance.subjects.subject import Declaration
-from fp4ref.conformance.verdict.dump_report import Cell, KernelVerdict, Verdict, count_test, incomplete, untried_text
+from fp4ref.conformance.verdict.dump_report import (
+    Cell,
+    KernelVerdict,
+    Verdict,
+    count_test,
+    incomplete,
+    others,
+    untried_text,
+)
 from fp4ref.formats import F, ignoring_float_warnings
 from fp4ref.operands import AlphaRule
 from fp4ref.spec import Spec
@@ -139,13 +147,18 @@ class ProductReport(KernelVerdict):
             return f"{self.kind}: no bit differs in {count} cases"
         if self.kind is Verdict.INCOMPLETE:
             return incomplete(f"no bit differs in {count} cases", self.missing)
-        if self.findings:
-            case, finding = self.findings[0]
-            return f"wrong: {finding.kind} in {len(self.findings)} cases, first {case.id}: {finding.text}"
-        if not count:
+        if not count and not self.findings:
             return "wrong: no case applies"
         texts = (ONLY_ZEROS,) if self.only_zeros else self.causes
-        return f"wrong: {'; or '.join(texts) or self._unexplained()}; {wrong} of {count} cases fail"
+        cause = f"{'; or '.join(texts) or self._unexplained()}; {wrong} of {count} cases fail" if wrong else ""
+        if self.findings:
+            case, finding = self.findings[0]
+            found = [f"{finding.kind} in {len(self.findings)} cases, first {case.id}: {finding.text}"]
+            found += [f"and in its results: {cause}"] if wrong else []
+            apart = all(found.kind in WITHOUT_RESULT for _, found in self.findings)
+            found += [f"no bit differs in {others(count)}"] if apart and count and not wrong else []
+            return f"wrong: {'; '.join(found)}"
+        return f"wrong: {cause}"
 
     @property
     def causes(self) -> tuple[str, ...]:

@@ -92,26 +92,49 @@ template <class S> FP4_API bool reaches(unsigned k, unsigned pattern, const Scal
     return k % 2 ? y > middle : y >= middle;
 }
 
-// The smallest pattern that reaches code k, given one at most 2 away from it; 0 if it is elsewhere.
+// The smallest pattern that reaches code k, given one at most 2 away from it; 0 if it is elsewhere. Without a branch:
+// what is compared does not wait for what was.
 template <class S> FP4_API unsigned threshold(unsigned k, float guess, const Scale& scale, float g)
 {
-    const unsigned p = bits_of(guess) >> 16;
-    if (!(p > 0x100u && p < 0x7d00u) || reaches<S>(k, p - 2, scale, g) || !reaches<S>(k, p + 2, scale, g)) return 0;
-    return p + 2 - reaches<S>(k, p + 1, scale, g) - reaches<S>(k, p, scale, g) - reaches<S>(k, p - 1, scale, g);
+    const unsigned near = bits_of(guess) >> 16;
+    const bool inside = unsigned(near > 0x100u) & unsigned(near < 0x7d00u);
+    const unsigned p = inside ? near : 0x3f80u;
+    const auto reached = [&](unsigned pattern) { return (unsigned)reaches<S>(k, pattern, scale, g); };
+    const unsigned below = reached(p - 2), above = reached(p + 2);
+    const unsigned found = p + 2 - reached(p + 1) - reached(p) - reached(p - 1);
+    return inside & (above > below) ? found : 0;
 }
 
-// The entry of a scale byte; `up` is added to every pattern that the entry will be compared with.
-template <class S> FP4_API Entry entry(unsigned byte, float g, unsigned up = 0)
+// The entry of four thresholds, 0 for one that is none; `up` is added to every pattern that it will be compared with.
+FP4_API Entry entry_of(unsigned t1, unsigned t2, unsigned t3, unsigned t4, unsigned up)
 {
-    const float s = S::Scale::decode(byte);
-    const Scale scale = {byte, s, S::Arithmetic::template factor<S, bfloat16>(s, g)};
-    const float unit = 1.0f / scaled<S, bfloat16>(1.0f, scale, g);
-    const unsigned t1 = threshold<S>(1, 0.25f * unit, scale, g), t2 = threshold<S>(2, 0.75f * unit, scale, g);
-    const unsigned t3 = threshold<S>(3, 1.25f * unit, scale, g), t4 = threshold<S>(4, 1.75f * unit, scale, g);
     const unsigned d = t2 - t1;
     if (!t1 || !t2 || !t3 || !t4 || t4 - t3 >= 128u || d < 154u || d > 249u) return {0, 0, 0, 0};
     const unsigned fours = 0x10040u - t4 - up, threes = 0x10040u - t3 - up, ones = 0x10000u + (d + 1) / 2 - t1 - up;
     return {(fours & 0xffffu) * BOTH, (threes & 0xffffu) * BOTH, (ones & 0xffffu) * BOTH, COVERED << 16 | ramp(d)};
+}
+
+// Thresholds of a scale byte: of codes 1 and 2, or 3 and 4. Where it is 0 or no number there are none, and its divisions,
+// which take long, are not made.
+struct Two {
+    unsigned odd, even;
+};
+template <class S> FP4_API Two two_thresholds(bool upper, unsigned byte, float g)
+{
+    const float meant = S::Scale::decode(byte), s = meant > 0.0f ? meant : 1.0f;
+    const Scale scale = {byte, s, S::Arithmetic::template factor<S, bfloat16>(s, g)};
+    const float unit = 1.0f / scaled<S, bfloat16>(1.0f, scale, g);
+    const unsigned k = upper ? 3 : 1;
+    const unsigned odd = threshold<S>(k, (upper ? 1.25f : 0.25f) * unit, scale, g);
+    const unsigned even = threshold<S>(k + 1, (upper ? 1.75f : 0.75f) * unit, scale, g);
+    return {meant > 0.0f ? odd : 0, meant > 0.0f ? even : 0};
+}
+
+// The entry of a scale byte.
+template <class S> FP4_API Entry entry(unsigned byte, float g, unsigned up = 0)
+{
+    const Two lower = two_thresholds<S>(false, byte, g), upper = two_thresholds<S>(true, byte, g);
+    return entry_of(lower.odd, lower.even, upper.odd, upper.even, up);
 }
 
 // Whether the thresholds of an entry do not do for a block with this maximum, bits of a bfloat16 as a float.

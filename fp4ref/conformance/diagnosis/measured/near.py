@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from fp4ref.conformance.diagnosis.budget import NEAR
 from fp4ref.conformance.diagnosis.clock import Deadline, OutOfTimeError
 from fp4ref.conformance.diagnosis.evidence import LARGE, Item, Part
+from fp4ref.conformance.diagnosis.measured.wrong_codes import WrongCodes
 from fp4ref.conformance.diagnosis.scale_stage import given_amax, given_scales
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
 from fp4ref.conformance.mistakes.kernel import Kernel, kernel_of
@@ -27,12 +29,53 @@ Bools = NDArray[np.bool_]
 
 
 class Nearness(NamedTuple):
-    """Scales, and codes or blocks, of a case that differ, and how many steps of float32 they are away at most."""
+    """Scales, and codes or blocks, of a case that differ, and how many steps of float32 they are away at most.
+
+    The steps are None where some differ that are not near.
+    """
 
     scales: int
     codes: int
-    scale_steps: int = 0
-    code_steps: int = 0
+    scale_steps: int | None = 0
+    code_steps: int | None = 0
+
+
+class Observed:
+    """The scale bytes and codes that differ, as far as anything is seen of all of them."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.scales = WrongCodes(spec.scale, "scale byte", "bytes", "block scale")
+        self.codes = WrongCodes(spec.element, "code", "codes", "scaled element")
+
+    def words(self, found: Sequence[Nearness]) -> str:
+        """Say of all that differs that it is ties, near a boundary, or one code instead of another; or nothing.
+
+        Rules: CNF-61.
+        """
+        parts = (
+            ("scale bytes", "a block scale", self.scales, [one.scale_steps for one in found]),
+            ("codes", "a scaled element", self.codes, [one.code_steps for one in found]),
+        )
+        told = [_part(*part) for part in parts if part[2].count]
+        beside = any(part.beside for part in told)
+        said = "; ".join(part.text for part in sorted(told, key=lambda part: part.beside))
+        return "" if not all(part.text for part in told) else f"{said}, {CAUSE}" if beside else said
+
+
+class BytesTold(NamedTuple):
+    """A sentence on codes that differ, and whether it is that all are beside a boundary."""
+
+    text: str
+    beside: bool = False
+
+
+def _part(words: str, what: str, seen: WrongCodes, steps: Sequence[int | None]) -> BytesTold:
+    near = [each for each in steps if each is not None]
+    if seen.of_ties or len(near) < len(steps):
+        return BytesTold(seen.of_ties or seen.of_pairs)
+    return BytesTold(
+        f"{words} differ only where {what} is within {max(near)} steps of float32 of a boundary", beside=True
+    )
 
 
 def nearness(items: Sequence[Item]) -> str:
@@ -44,13 +87,15 @@ def nearness(items: Sequence[Item]) -> str:
     """
     found: list[Nearness] = []
     tick, partly = Deadline(NEAR), False
+    seen = Observed(items[0].spec) if items else None
+    look = _look(items[0].spec, seen) if seen else None
     try:
         for item in (item for item in items if item.wrong.any()):
             tick()
             if item.size > LARGE:
                 partly = True
                 continue
-            one = _look(item.spec)(item)
+            one = look(item) if look else None
             if one is None:
                 return ""
             found.append(one)
@@ -64,23 +109,14 @@ def nearness(items: Sequence[Item]) -> str:
     elif items[0].spec.element.rounding is Rounding.STOCHASTIC:
         said = f"every code is a neighbour of its value, but {codes:,} are not those that the random bits call for"
     else:
-        parts = (
-            ("scale bytes", "a block scale", scales, max(one.scale_steps for one in found)),
-            ("codes", "a scaled element", codes, max(one.code_steps for one in found)),
-        )
-        said = "; ".join(
-            f"{words} differ only where {what} is within {steps} steps of float32 of a boundary"
-            for words, what, count, steps in parts
-            if count
-        )
-        said = f"{said}, {CAUSE}"
-    return f"{said} (seen in {len(found)} cases)" if partly else said
+        said = seen.words(found) if seen else ""
+    return f"{said} (seen in {len(found)} cases)" if partly and said else said
 
 
-def _look(spec: Spec) -> Callable[[Item], Nearness | None]:
+def _look(spec: Spec, seen: Observed) -> Callable[[Item], Nearness | None]:
     if spec.four_over_six is not None:
         return _chosen
-    return _neighbours if spec.element.rounding is Rounding.STOCHASTIC else _beside
+    return _neighbours if spec.element.rounding is Rounding.STOCHASTIC else partial(_beside, seen)
 
 
 @np.errstate(all="ignore")
@@ -134,8 +170,8 @@ def _neighbours(item: Item) -> Nearness | None:
 
 
 @np.errstate(all="ignore")
-def _beside(item: Item) -> Nearness | None:
-    """Return how far scales and elements that differ are from a boundary; None if that is far."""
+def _beside(seen: Observed, item: Item) -> Nearness | None:
+    """Return how far scales and elements that differ are from a boundary; None if nothing is said of them."""
     kernel, part, codes = kernel_of(item.spec), Part(item, EVERY, EVERY, tier=True), item.codes(LOW_FIRST)
     side, own, stored = part.side(given_amax(kernel, item)), given_scales(kernel, part, DECLARED), part.declared_scales
     if side is None or own is None or codes is None or stored is None:
@@ -143,14 +179,21 @@ def _beside(item: Item) -> Nearness | None:
     high, byte = kernel.block.rows, own.byte[:, :, 0, 0]
     if not np.array_equal(np.repeat(byte, high, axis=0)[: len(stored)], stored):
         return None
-    t = np.broadcast_to(side.t[:, :, 0, 0], byte.shape)
-    scales = _steps(np.asarray(t, F), byte, item.spec.scale)
-    elements = _steps(join(before_codec(kernel, own), own.shape), codes, item.spec.element)
-    return None if scales is None or elements is None else Nearness(scales[1], elements[1], scales[0], elements[0])
+    t = np.asarray(np.broadcast_to(side.t[:, :, 0, 0], byte.shape), F)
+    y = join(before_codec(kernel, own), own.shape)
+    values = np.repeat(item.spec.scale.decode(byte), high, axis=0)[: len(y)]
+    seen.scales.add(t.reshape(-1), byte.reshape(-1))
+    seen.codes.add(
+        y.reshape(-1), codes.reshape(-1), np.repeat(values, kernel.block.columns, 1)[:, : y.shape[1]].reshape(-1)
+    )
+    scales, elements = _steps(t, byte, item.spec.scale), _steps(y, codes, item.spec.element)
+    if (scales[0] is None and not seen.scales.possible) or (elements[0] is None and not seen.codes.possible):
+        return None
+    return Nearness(scales[1], elements[1], scales[0], elements[0])
 
 
-def _steps(y: Floats, got: Codes, codec: Codec) -> tuple[int, int] | None:
-    """Return the number of steps that makes every code the candidate's, and how many differ; None without one."""
+def _steps(y: Floats, got: Codes, codec: Codec) -> tuple[int | None, int]:
+    """Return the number of steps that makes every code the candidate's, None without one, and how many differ."""
     wrong = codec.encode(np.ascontiguousarray(y)) != got
     left, codes = np.ascontiguousarray(y[wrong], F), got[wrong]
     fits: Bools = np.zeros(left.shape, np.bool_)
@@ -160,4 +203,4 @@ def _steps(y: Floats, got: Codes, codec: Codec) -> tuple[int, int] | None:
             fits |= np.isfinite(left) & (codec.encode(moved) == codes)
         if fits.all():
             return steps, left.size
-    return None if left.size else (0, 0)
+    return (None if left.size else 0), left.size

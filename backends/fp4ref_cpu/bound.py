@@ -1,0 +1,140 @@
+"""Quantize other arrays of a kind as the first one, with nothing decided again: addresses into jobs that are ready."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fp4ref import arrays
+from fp4ref.quantized import DirectionData
+from fp4ref.registry import Call
+from fp4ref_cpu import jobs
+from fp4ref_cpu.compiled import maximum, transformer
+from fp4ref_cpu.maps import padding
+from fp4ref_cpu.native import address, buffer_of, starts, text, without_hadamard
+from fp4ref_cpu.quantizing import AmaxJob, Prepared, QuantizeJob, TransformJob, has_strides, quantize, ready_for
+
+FLOAT = 4  # bytes of a maximum
+X = jobs.place(QuantizeJob, "input")
+GIVEN, DATA, SCALES = (jobs.place(QuantizeJob, name) for name in ("amax", "data", "scales"))
+FOUND = jobs.place(AmaxJob, "amax")
+LINED = jobs.place(TransformJob, "out")
+WRITTEN = 1 << 18  # elements: a half of a second-level cache
+Fill = Callable[[int, int, int, int], None]  # of the addresses of the input, of codes, scales and maxima
+
+
+def bind_quantize(
+    call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None
+) -> Callable[..., DirectionData] | None:
+    """Return a function that quantizes other arrays of these ones' kinds; None if their jobs are not remembered."""
+    array = arrays.to_numpy("quantize", x)
+    if not has_strides(array) or amax is not None or random_bits is not None or call.layout.form.repeated:
+        return None
+    if out is not None and not all(map(_is_dense, out)):
+        return None
+    ready, start_of, unit = ready_for(call, array), starts(x), array.itemsize
+    fill = _transforming(call, ready) if _is_transformed_once(call, ready) else _filling(call, ready)
+    if out is not None:
+        return _into(call, fill, start_of, unit, out)
+    data_of, scales_of = (jobs.maker(x, shape, "uint8") for shape in (ready.data, ready.scales))
+    found_in = None if ready.amax is None else jobs.maker(x, (ready.amax,), "float32")
+    at = starts(data_of())
+
+    def again(x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None) -> DirectionData:
+        start = start_of(x)
+        if start % unit:  # it is copied
+            return quantize(call, x, None, None, None)
+        data, scales = data_of(), scales_of()
+        if found_in is None:
+            fill(start, at(data), at(scales), 0)
+            return DirectionData(data, scales, None)
+        found = found_in()
+        fill(start, at(data), at(scales), at(found))
+        return DirectionData(data, scales, found)
+
+    return again
+
+
+def _into(call: Call, fill: Fill, start_of: Callable[[Any], int], unit: int, like: Any) -> Callable[..., DirectionData]:
+    """Return a function that quantizes into the caller's buffers, which are like those of the first call."""
+    ats = [None if part is None else _writing(part) for part in like]
+
+    def again(x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None) -> DirectionData:
+        start = start_of(x)
+        if start % unit:
+            return quantize(call, x, None, None, out)
+        assert out is not None
+        fill(start, *[0 if at is None else at(part) for at, part in zip(ats, out, strict=True)])
+        return out
+
+    return again
+
+
+def _is_transformed_once(call: Call, ready: Prepared) -> bool:
+    """Return True if a direction is transformed, and so small that it is better written out for maximum and codes."""
+    transforms = call.required.hadamard is not None and call.direction == "column"
+    return transforms and 0 < ready.rows * ready.columns <= WRITTEN
+
+
+def _transforming(call: Call, ready: Prepared) -> Fill:
+    """Return a function like that of `_filling`, by way of memory for the transformed direction."""
+    spec, shape = call.required, (ready.rows, ready.columns)
+    plain = np.empty(shape, arrays.INPUT_DTYPES[call.source])
+    of_rows = dataclasses.replace(call, spec=without_hadamard(spec), direction="row", shape=shape)
+    fill = _filling(of_rows, ready_for(of_rows, plain))
+    run = jobs.runner(transformer(text(maximum(spec))), ready.rows * ready.columns)
+    to_transform = jobs.ready(TransformJob(ready.quantize_job.input, None, 0), ready.kept)
+
+    def transforming(start: int, data: int, scales: int, found: int) -> None:
+        lined = np.empty(shape, np.uint16)
+        at = address(lined) or 0
+        words = to_transform.words[:]
+        words[X], words[LINED] = start, at
+        run(words)
+        fill(at, data, scales, found)
+
+    return transforming
+
+
+def _is_dense(part: Any) -> bool:
+    """Return True for no buffer, or one whose elements follow each other."""
+    return part is None or bool(arrays.to_numpy("quantize", part).flags.c_contiguous)
+
+
+def _writing(like: Any) -> Callable[[Any], int]:
+    """Return the function that reads the address of a buffer of a kind, and requires that it can be written."""
+    start_of = starts(like)
+    return start_of if arrays.is_torch(like) else lambda part: start_of(buffer_of(part))
+
+
+def _filling(call: Call, ready: Prepared) -> Fill:
+    """Return a function of the addresses of the input, of codes, scales and maxima, that fills the last three."""
+    elements, maxima = ready.rows * ready.columns, ready.amax or 0
+    encode = jobs.runner(ready.quantize, elements)
+    search = jobs.runner(ready.search, elements) if maxima else None
+    to_encode, to_search = (jobs.ready(job, ready.kept) for job in (ready.quantize_job, ready.search_job))
+    pad = padding(call.layout, ready.rows, -(-ready.columns // call.required.block.columns))
+    one = ctypes.c_uint32.from_address
+
+    def fill(start: int, data: int, scales: int, found: int) -> None:
+        if pad:
+            pad(scales)
+        if maxima == 1:
+            one(found).value = 0
+        elif maxima:
+            ctypes.memset(found, 0, maxima * FLOAT)
+        if not elements:
+            return
+        if search:
+            words = to_search.words[:]
+            words[X], words[FOUND] = start, found
+            search(words)
+        words = to_encode.words[:]
+        words[X], words[GIVEN], words[DATA], words[SCALES] = start, found, data, scales
+        encode(words)
+
+    return fill
