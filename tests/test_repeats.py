@@ -300,14 +300,35 @@ def test_a_maximum_is_checked_every_time():
 
 
 @pytest.mark.rule("SR-1")
-def test_random_bytes_are_those_of_the_call():
-    spec = fp4ref.profiles["nvfp4-sr"]
-    for seed in range(3):
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_random_bytes_are_those_of_the_call(library, checks):
+    torch = pytest.importorskip("torch")
+    spec, out = fp4ref.profiles["nvfp4-sr"], None
+    for seed in range(4):
         bits = np.random.default_rng(seed).integers(0, 256, X.shape, np.uint8)
-        got = fp4ref.quantize(X, spec, backend="cpu", random_bits=bits)
-        assert got == fp4ref.quantize(X, spec, backend="numpy", random_bits=bits)
+        x, given = (torch.from_numpy(each) if library == "torch" else each for each in (X * (seed + 1), bits))
+        got = fp4ref.quantize(x, spec, backend="cpu", random_bits=given, out=out)
+        assert got == fp4ref.quantize(X * (seed + 1), spec, backend="numpy", random_bits=bits)
+        out = got if seed == 1 else None
+    assert checks.count("to_quantize") == 4 + 2
     with pytest.raises(Fp4Error, match="SR-1"):
         fp4ref.quantize(X, spec, backend="cpu")
+    apart = np.zeros((X.shape[0], 2 * X.shape[1]), np.uint8)[:, ::2]
+    for seed in range(2):
+        apart[...] = np.random.default_rng(seed).integers(0, 256, X.shape, np.uint8)
+        got = fp4ref.quantize(X, spec, backend="cpu", random_bits=apart)
+        assert got == fp4ref.quantize(X, spec, backend="numpy", random_bits=apart)
+
+
+@pytest.mark.rule("SR-1", "HAD-1")
+@pytest.mark.parametrize("spec", ["nvfp4-sr", "nvfp4-rht-sr"])
+def test_random_bytes_of_both_directions_are_those_of_the_call(spec):
+    x = X.astype(ml_dtypes.bfloat16)
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        bits = fp4ref.Directions(*(rng.integers(0, 256, shape, np.uint8) for shape in (x.shape, x.shape[::-1])))
+        got = fp4ref.quantize(x, spec, "both", backend="cpu", random_bits=bits)
+        assert got == fp4ref.quantize(x, spec, "both", backend="numpy", random_bits=bits)
 
 
 def products():

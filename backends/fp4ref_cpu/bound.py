@@ -20,11 +20,11 @@ from fp4ref_cpu.quantizing import AmaxJob, Prepared, QuantizeJob, TransformJob, 
 
 FLOAT = 4  # bytes of a maximum
 X = jobs.place(QuantizeJob, "input")
-GIVEN, DATA, SCALES = (jobs.place(QuantizeJob, name) for name in ("amax", "data", "scales"))
+GIVEN, RANDOM, DATA, SCALES = (jobs.place(QuantizeJob, name) for name in ("amax", "random", "data", "scales"))
 FOUND = jobs.place(AmaxJob, "amax")
 LINED = jobs.place(TransformJob, "out")
 WRITTEN = 1 << 18  # elements: a half of a second-level cache
-Fill = Callable[[int, int, int, int], None]  # of the addresses of the input, of codes, scales and maxima
+Fill = Callable[[int, int, int, int, int], None]  # of the addresses of input, random bytes, codes, scales and maxima
 
 
 def bind_quantize(
@@ -32,14 +32,15 @@ def bind_quantize(
 ) -> Callable[..., DirectionData] | None:
     """Return a function that quantizes other arrays of these ones' kinds; None if their jobs are not remembered."""
     array = arrays.to_numpy("quantize", x)
-    if not has_strides(array) or amax is not None or random_bits is not None or call.layout.form.repeated:
+    if not has_strides(array) or amax is not None or call.layout.form.repeated:
         return None
-    if out is not None and not all(map(_is_dense, out)):
+    if not all(map(_is_dense, (random_bits, *(out or ())))):
         return None
     ready, start_of, unit = ready_for(call, array), starts(x), array.itemsize
     fill = _transforming(call, ready) if _is_transformed_once(call, ready) else _filling(call, ready)
+    random_of = _none if random_bits is None else starts(random_bits)
     if out is not None:
-        return _into(call, fill, start_of, unit, out)
+        return _into(call, fill, start_of, unit, random_of, out)
     data_of, scales_of = (jobs.maker(x, shape, "uint8") for shape in (ready.data, ready.scales))
     found_in = None if ready.amax is None else jobs.maker(x, (ready.amax,), "float32")
     at = starts(data_of())
@@ -47,28 +48,30 @@ def bind_quantize(
     def again(x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None) -> DirectionData:
         start = start_of(x)
         if start % unit:  # it is copied
-            return quantize(call, x, None, None, None)
+            return quantize(call, x, None, random_bits, None)
         data, scales = data_of(), scales_of()
         if found_in is None:
-            fill(start, at(data), at(scales), 0)
+            fill(start, random_of(random_bits), at(data), at(scales), 0)
             return DirectionData(data, scales, None)
         found = found_in()
-        fill(start, at(data), at(scales), at(found))
+        fill(start, random_of(random_bits), at(data), at(scales), at(found))
         return DirectionData(data, scales, found)
 
     return again
 
 
-def _into(call: Call, fill: Fill, start_of: Callable[[Any], int], unit: int, like: Any) -> Callable[..., DirectionData]:
+def _into(
+    call: Call, fill: Fill, start_of: Callable[[Any], int], unit: int, random_of: Callable[[Any], int], like: Any
+) -> Callable[..., DirectionData]:
     """Return a function that quantizes into the caller's buffers, which are like those of the first call."""
     ats = [None if part is None else _writing(part) for part in like]
 
     def again(x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None) -> DirectionData:
         start = start_of(x)
         if start % unit:
-            return quantize(call, x, None, None, out)
+            return quantize(call, x, None, random_bits, out)
         assert out is not None
-        fill(start, *[0 if at is None else at(part) for at, part in zip(ats, out, strict=True)])
+        fill(start, random_of(random_bits), *[0 if at is None else at(part) for at, part in zip(ats, out, strict=True)])
         return out
 
     return again
@@ -89,15 +92,20 @@ def _transforming(call: Call, ready: Prepared) -> Fill:
     run = jobs.runner(transformer(text(maximum(spec))), ready.rows * ready.columns)
     to_transform = jobs.ready(TransformJob(ready.quantize_job.input, None, 0), ready.kept)
 
-    def transforming(start: int, data: int, scales: int, found: int) -> None:
+    def transforming(start: int, random: int, data: int, scales: int, found: int) -> None:
         lined = np.empty(shape, np.uint16)
         at = address(lined) or 0
         words = to_transform.words[:]
         words[X], words[LINED] = start, at
         run(words)
-        fill(at, data, scales, found)
+        fill(at, random, data, scales, found)
 
     return transforming
+
+
+def _none(random_bits: None) -> int:
+    """Return the address that stands for no random bytes."""
+    return 0
 
 
 def _is_dense(part: Any) -> bool:
@@ -112,7 +120,7 @@ def _writing(like: Any) -> Callable[[Any], int]:
 
 
 def _filling(call: Call, ready: Prepared) -> Fill:
-    """Return a function of the addresses of the input, of codes, scales and maxima, that fills the last three."""
+    """Return a function that fills codes, scales and maxima."""
     elements, maxima = ready.rows * ready.columns, ready.amax or 0
     encode = jobs.runner(ready.quantize, elements)
     search = jobs.runner(ready.search, elements) if maxima else None
@@ -120,7 +128,7 @@ def _filling(call: Call, ready: Prepared) -> Fill:
     pad = padding(call.layout, ready.rows, -(-ready.columns // call.required.block.columns))
     one = ctypes.c_uint32.from_address
 
-    def fill(start: int, data: int, scales: int, found: int) -> None:
+    def fill(start: int, random: int, data: int, scales: int, found: int) -> None:
         if pad:
             pad(scales)
         if maxima == 1:
@@ -134,7 +142,7 @@ def _filling(call: Call, ready: Prepared) -> Fill:
             words[X], words[FOUND] = start, found
             search(words)
         words = to_encode.words[:]
-        words[X], words[GIVEN], words[DATA], words[SCALES] = start, found, data, scales
+        words[X], words[GIVEN], words[RANDOM], words[DATA], words[SCALES] = start, found, random, data, scales
         encode(words)
 
     return fill

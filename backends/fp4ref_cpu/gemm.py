@@ -99,16 +99,25 @@ def bind_product(function: str, a: Operand, b: Operand, epilogue: Epilogue) -> C
     starts_of = [None if part is None else starts(part) for part in parts]
     at = starts(make())
     of_a, of_b = a._replace(data=NOTHING), b._replace(data=NOTHING)
+    as_it_is = _is_read(epilogue.bias, np.float32) and _is_read(epilogue.accumulate, epilogue.dtype)
+    added_of = [None if part is None else starts(part) for part in (epilogue.bias, epilogue.accumulate)]
 
     def again(left: DirectionData, right: DirectionData, end: Epilogue) -> Any:
-        if end.bias is not None or end.accumulate is not None:
+        if not as_it_is:
             return product(function, of_a._replace(data=left), of_b._replace(data=right), end)
         operands = [start(part) if start else 0 for start, part in zip(starts_of, (*left, *right), strict=True)]
+        bias, added = (start(part) if start else 0 for start, part in zip(added_of, end[1:3], strict=True))
         out = make()
-        multiply(operands, end.alpha, 0, 0, at(out))
+        multiply(operands, end.alpha, bias, added, at(out))
         return out
 
     return again
+
+
+def _is_read(part: Any, dtype: Any) -> bool:
+    """Return True for no array, or one that a product reads without a copy."""
+    array = None if part is None else arrays.to_numpy("gemm", part)
+    return array is None or (array.dtype == dtype and array.flags.c_contiguous)
 
 
 def _result(a: Operand, b: Operand) -> tuple[int, int]:

@@ -153,13 +153,37 @@ template <class S, class In, class Out> struct Values {
             else if constexpr (sizeof(word) == 2) pairs[k] = rounded<Numbers>(low) | (unsigned)rounded<Numbers>(high) << 16;
             else out[2 * k] = rounded<Numbers>(low), out[2 * k + 1] = rounded<Numbers>(high);
         }
-        if constexpr (S::has_hadamard)
-            for (int i = 0; i < WIDTH; i += 16) {
-                float group[16][1];
-                for (int j = 0; j < 16; ++j) group[j][0] = y[i + j];
-                inverse_hadamard<S::signs>(group);
-                for (int j = 0; j < 16; ++j) out[i + j] = Out::round(group[j][0]);
-            }
+        if constexpr (S::has_hadamard) {
+            undo_transform(y);
+            for (int i = 0; i < WIDTH; ++i) out[i] = Out::round(y[i]);
+        }
+    }
+
+    // The inverse transform of every 16 values, of many groups side by side where they come in eights.
+    static void undo_transform(float (&y)[WIDTH])
+    {
+        constexpr int LANES = WIDTH % 128 ? 1 : WIDTH / 16, SIDE = LANES % 8 ? 1 : 8;
+        for (int first = 0; first < WIDTH; first += 16 * LANES) {
+            alignas(64) float groups[16][LANES];
+            for (int g = 0; g < LANES; g += SIDE)
+                for (int j = 0; j < 16; j += SIDE) exchange<SIDE>(y + first + 16 * g + j, 16, &groups[j][g], LANES);
+            inverse_hadamard<S::signs>(groups);
+            for (int g = 0; g < LANES; g += SIDE)
+                for (int j = 0; j < 16; j += SIDE) exchange<SIDE>(&groups[j][g], LANES, y + first + 16 * g + j, 16);
+        }
+    }
+
+    // A square of SIDE x SIDE floats, rows and columns exchanged; pitches are floats from one row to the next.
+    template <int SIDE> static void exchange(const float* from, int pitch, float* to, int to_pitch)
+    {
+        if constexpr (SIDE == 1) {
+            *to = *from;
+        } else {
+            words8 rows[8];
+            for (int i = 0; i < 8; ++i) __builtin_memcpy(&rows[i], from + i * pitch, 32);
+            transpose(rows);
+            for (int i = 0; i < 8; ++i) __builtin_memcpy(to + i * to_pitch, &rows[i], 32);
+        }
     }
 
     using Pieces = SideBySide<WIDTH, B, BITS>;

@@ -14,7 +14,8 @@ struct TransformJob {
 // S: its signs alone. Every value is of bfloat16 (HAD-5).
 template <class S> struct Transformed {
     using word = bfloat16::word;
-    static constexpr int TILE = 16, SPAN = 2048;  // columns and rows that are transformed together; rows of a unit
+    static constexpr int TILE = 16;  // columns and rows that are transformed together
+    static constexpr int LINES = 256, SPAN = 64;  // rows and columns of a unit: whole lines of a cache
 
     // TILE rows of one column each, in registers.
     typedef float floats __attribute__((vector_size(64), may_alias));
@@ -68,25 +69,32 @@ template <class S> struct Transformed {
         }
     }
 
+    // TILE columns of TILE rows, or of those above `bottom`.
+    static void piece(const TransformJob& job, size row, size bottom, size column)
+    {
+        const Input& in = job.input;
+        const int lines = bottom - row < TILE ? (int)(bottom - row) : TILE;
+        const bool in_place = in.down.unit() && lines == TILE;
+        const word* columns[TILE];
+        alignas(64) word gathered[TILE][TILE];
+        for (int c = 0; c < TILE; ++c) {
+            const word* from = (const word*)in.x + in.along.at(column + c);
+            columns[c] = in_place ? from + row : gathered[c];
+            for (int l = 0; !in_place && l < TILE; ++l) gathered[c][l] = l < lines ? from[in.down.at(row + l)] : word(0);
+        }
+        square(columns, job.out + row * in.columns + column, in.columns, lines);
+    }
+
     static void transform(TransformJob& job)
     {
         const Input& in = job.input;
-        const Units units(&job.next, in.rows, in.columns, SPAN, TILE);
+        const Units units(&job.next, in.rows, in.columns, LINES, SPAN);
         for (size unit; units.take(unit);) {
-            const size top = unit / units.across * SPAN, left = unit % units.across * TILE;
-            const size bottom = top + SPAN < in.rows ? top + SPAN : in.rows;
-            for (size row = top; row < bottom; row += TILE) {
-                const int lines = bottom - row < TILE ? (int)(bottom - row) : TILE;
-                const bool in_place = in.down.unit() && lines == TILE;
-                const word* columns[TILE];
-                alignas(64) word gathered[TILE][TILE] = {};
-                for (int c = 0; c < TILE; ++c) {
-                    const word* from = (const word*)in.x + in.along.at(left + c);
-                    columns[c] = in_place ? from + row : gathered[c];
-                    for (int l = 0; !in_place && l < lines; ++l) gathered[c][l] = from[in.down.at(row + l)];
-                }
-                square(columns, job.out + row * in.columns + left, in.columns, lines);
-            }
+            const size top = unit / units.across * LINES, left = unit % units.across * SPAN;
+            const size bottom = top + LINES < in.rows ? top + LINES : in.rows;
+            const size right = left + SPAN < in.columns ? left + SPAN : in.columns;
+            for (size row = top; row < bottom; row += TILE)
+                for (size column = left; column < right; column += TILE) piece(job, row, bottom, column);
         }
     }
 };
