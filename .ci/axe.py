@@ -2,7 +2,7 @@
 
 What is seen is measured in all four combinations of theme and device, on each device with either of two families of
 fonts as the only ones: nothing is wider than the window or cut off, each picture is there, and its text has contrast
-with what is drawn behind it.
+with what is drawn behind it. A page that is not checked whole is seen with one of the families, by turns.
 
     python .ci/axe.py HTML [PAGE ...]
 
@@ -54,8 +54,8 @@ FAMILIES = {
     "Liberation": {"sans-serif": "Liberation Sans", "serif": "Liberation Serif", "monospace": "Liberation Mono"},
 }
 VIEWS = {  # by the family of fonts that the browser has
-    "DejaVu": (("light", "desktop"), ("dark", "phone")),
-    "Liberation": (("dark", "desktop"), ("light", "phone")),
+    "DejaVu": (("light", "desktop"), ("light", "phone")),
+    "Liberation": (("dark", "desktop"), ("dark", "phone")),
 }
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "urn:fontconfig:fonts.dtd"><fontconfig>
 <include ignore_missing="yes">/etc/fonts/conf.d</include><cachedir>{cache}</cachedir>{folders}{aliases}
@@ -234,7 +234,8 @@ def checked(root: str, family: str, asked: dict[str, bool]) -> Iterator[tuple[st
     with tempfile.TemporaryDirectory() as folder:
         driver = browser(family, Path(folder))
         try:
-            for name, whole in asked.items():
+            place = list(VIEWS).index(family)
+            for name, whole in (page for i, page in enumerate(asked.items()) if page[1] or i % len(VIEWS) == place):
                 for view in VIEWS[family]:
                     turn(driver, *view)
                     if whole or view == VIEWS[family][0]:  # axe changes a whole one

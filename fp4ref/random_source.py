@@ -44,7 +44,7 @@ def random_bits(
     >>> fp4ref.random_bits((1, 4)), fp4ref.random_bits((1, 20), origin=(0, 16), whole=(1, 36)).shape
     (array([[213, 232,  39, 102]], dtype=uint8), (1, 20))
 
-    Rules: SR-7, SR-8, SR-9, SR-14, SR-15, SR-17.
+    Rules: SR-7, SR-8, SR-9, SR-14, SR-15, SR-17, SR-19, SR-20.
     """
     if direction not in DIRECTIONS:
         raise DomainError("random_bits", f"direction {direction!r}", "row or column", "BLK-15")

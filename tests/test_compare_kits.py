@@ -57,7 +57,7 @@ def test_results_of_another_checkout_and_a_line_that_was_cut_are_none():
     assert script.kept_of(text, own) == {"One": (verdict("element-up"), verdict("element-down"))}
 
 
-@pytest.mark.heavy  # a diagnosis by each of two processes
+@pytest.mark.release  # when kits are compared: a diagnosis by each of two processes
 def test_a_checkout_is_like_itself(tmp_path):
     kept = tmp_path / "kits.jsonl"
     command = [sys.executable, str(SCRIPT), str(SCRIPT.parents[1]), "--count", "1", "--results", str(kept)]

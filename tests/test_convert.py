@@ -40,6 +40,7 @@ from fp4ref.checkpoints.transfer.running import run
 from fp4ref.checkpoints.transfer.scales import Cost, StoredScale
 from fp4ref.checkpoints.transfer.work import begin, finish, partial_of, remaining, write_part
 from fp4ref.errors import DomainError, FileError
+from standard_rules import rows_of
 
 corpus = of_layers(1)
 QUICK = ("modelopt-nvfp4", "compressed-mxfp4", "torchao-nvfp4-swizzled", "comfy-nvfp4", "gguf-mxfp4", "mlx-nvfp4")
@@ -877,11 +878,15 @@ def test_a_cluster_writes_the_same_bytes_though_a_worker_is_killed(
 
 
 @pytest.mark.rule("CNV-9", "CNV-61")
+@pytest.mark.example("CNV-61")
 @pytest.mark.release
 def test_a_scheduler_that_is_lost_stops_the_run_in_one_line(
     cluster: tuple[Any, str, list[int]], exports: Any, tmp_path: Path
 ) -> None:
     source, (scheduler, address, _) = exports("modelopt-nvfp4"), cluster
+    assert rows_of("CNV-61") == [
+        ["ends in the middle of a run", "one line; the command again writes the other shards"],
+    ]
     process = on_cluster(source, tmp_path / "out", address)
     after_a_shard(process, tmp_path / "out")
     scheduler.kill()

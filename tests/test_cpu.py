@@ -139,9 +139,17 @@ def own_codecs():
     return [spec for spec in codecs() if spec in STANDARD]
 
 
+def types_of_16_bits():
+    """Yield codecs' specifications with both types of 16 bits; in CI, heavy ones with one of them, by turns."""
+    for i, value in enumerate(by_parts(own_codecs(), codecs(), choices_of_elements)):
+        heavy = hasattr(value, "marks")
+        for j, dtype in enumerate((BFLOAT16, np.dtype(np.float16))):
+            marks = [pytest.mark.heavy] * heavy + [pytest.mark.release] * (heavy and (i + j) % 2)
+            yield pytest.param(value.values[0] if heavy else value, dtype, marks=marks)
+
+
 @pytest.mark.rule("E2M1-2", "E2M1-3", "E2M1-4", "E2M1-5", "E2M1-6", "E4M3-2", "E4M3-4", "E5M2-2", "E5M2-4", "NUM-3")
-@pytest.mark.parametrize("dtype", [BFLOAT16, np.dtype(np.float16)], ids=str)
-@pytest.mark.parametrize("spec", by_parts(own_codecs(), codecs(), choices_of_elements), ids=lambda spec: spec.name)
+@pytest.mark.parametrize(("spec", "dtype"), [*types_of_16_bits()], ids=lambda value: getattr(value, "name", str(value)))
 def test_every_16_bit_input(spec, dtype):
     """Each alone under a maximum that makes the scale 1, and in blocks of 16 neighbours."""
     columns = spec.block.columns

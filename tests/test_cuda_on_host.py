@@ -388,10 +388,11 @@ def test_factors_of_a_product_are_multiplied_from_the_left(factors):
     assert out.tobytes() == np.array([expected, 0], np.float32).tobytes()
 
 
+OF_TENSORS = crossed(("mxfp8-e4m3", "mxfp8-e5m2"), (ml_dtypes.bfloat16, np.float16, np.float32), (True, False), every=2)
+
+
 @pytest.mark.rule("TEL-21", "E4M3-1", "E4M3-3", "E5M2-1", "E5M2-3")
-@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
-@pytest.mark.parametrize("name", ["mxfp8-e4m3", "mxfp8-e5m2"])
-@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize(("name", "dtype", "vectors"), OF_TENSORS)
 def test_codes_of_a_tensor_and_what_they_mean(name, dtype, vectors):
     spec, element = fp4ref.profiles[name], ml_dtypes.float8_e4m3fn if name == "mxfp8-e4m3" else ml_dtypes.float8_e5m2
     largest, source = float(ml_dtypes.finfo(element).max), np.dtype(dtype).name
@@ -422,9 +423,7 @@ def test_codes_of_a_tensor_and_what_they_mean(name, dtype, vectors):
 
 
 @pytest.mark.rule("TEL-8", "DEQ-2", "DEQ-3")
-@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
-@pytest.mark.parametrize("name", ["mxfp8-e4m3", "mxfp8-e5m2"])
-@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize(("name", "dtype", "vectors"), OF_TENSORS)
 def test_codes_under_the_scale_of_a_tensor(name, dtype, vectors):
     spec, element = fp4ref.profiles[name], ml_dtypes.float8_e4m3fn if name == "mxfp8-e4m3" else ml_dtypes.float8_e5m2
     word = np.uint32 if dtype is np.float32 else np.uint16

@@ -20,7 +20,7 @@ def script() -> ModuleType:
     return load(SCRIPT)
 
 
-@pytest.mark.heavy  # measures every profile
+@pytest.mark.release  # measures every profile, as the site's build does
 def test_the_chapter_has_every_profile_that_differs_from_another(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ from fp4ref.conformance.verdict.product_runs import check
 from fp4ref.errors import BackendError, DomainError, FileError
 from fp4ref.formats import E2M1, E4M3
 from fp4ref.testing import assert_conforms
+from standard_rules import rows_of
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 SOURCE, SIGNATURE = EXAMPLES / "quantize_library.c", EXAMPLES / "quantize_library.toml"
@@ -283,9 +284,14 @@ def test_a_crash_is_a_finding(compiled):
 
 
 @pytest.mark.rule("CNF-100")
+@pytest.mark.example("CNF-100")
 def test_a_status_is_a_finding_unless_it_means_success(compiled):
-    text = finding(report(compiled, "refuses", families=["ragged"]))
-    assert "raised in 19 of 22: the function returned 7, success is 0" in text
+    (returned, success, result), (_, nothing, compared) = rows_of("CNF-100")
+    kind, _, said = result.partition(": ")
+    text = finding(report(compiled, "refuses", changed(success=int(success)), families=["ragged"]))
+    assert f"{kind} in 19 of 22: {said}" in text
+    assert f"returned {returned}, success is {success}" in said
+    assert (nothing.partition(":")[0], compared) == ("none", "compared")
     assert report(compiled, "prints", changed(returns="void")).ok
     text = finding(report(compiled, "quantize", changed(success=1)))
     assert "the function returned 0, success is 1" in text

@@ -44,10 +44,10 @@ def one_line(result: Result) -> bool:
 
 
 @pytest.mark.rule("CNV-3", "CNV-16", "CKP-21")
-@pytest.mark.parametrize(  # by default, each role with two or three of the values
+@pytest.mark.parametrize(  # by default, each role with two or three of the values; in CI, with as many more
     ("value", "export", "suffix", "to"),
     [
-        pytest.param(value, *role, marks=pytest.mark.heavy if (i + j) % 3 else ())
+        pytest.param(value, *role, marks=[(), pytest.mark.heavy, pytest.mark.release][(i + j) % 3])
         for i, value in enumerate(ODD)
         for j, role in enumerate(ROLES)
     ],

@@ -470,7 +470,7 @@ def test_all_wrong_codes_are_ties():
 def test_all_wrong_codes_are_one_code():
     x = np.full((4, 64), 6, np.float32)
     x[:, 1::2] = -1
-    said = "every wrong code is 0x8 instead of 0xf (6 codes, of scaled elements of magnitude 6 to 6)"
+    said = "every wrong code is 0x8 instead of 0xf (6 codes, of scaled elements of magnitude 6)"
     x[0, 1:12:2] = -6
 
     def wraps(codes, scale):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from fp4ref.conformance.verdict.statement_check import problems, read, schema, v
 from fp4ref.errors import FileError
 from fp4ref.kernels import Declaration
 from fp4ref.standard.levels import LEVELS
+from standard_rules import rows_of, text_of
 
 KERNELS = """
 import numpy as np
@@ -358,6 +360,51 @@ def test_a_changed_file_fails_with_1_and_a_cut_one_with_2(here):
     for content, status in ((text, 0), (text.replace('"codes": 7', '"codes": 8'), 1), (text[:-9], 2)):
         (here / "s.json").write_text(content)
         printed("statement check s.json", status)
+
+
+@pytest.mark.rule("CNF-41", "CNF-108")
+@pytest.mark.example("CNF-41", "CNF-108")
+def test_changes_of_a_statement_as_the_standard_lists_them(here):
+    def removed(record):
+        record["found"]["failing"].pop()
+
+    changes = {
+        "none": lambda record: None,
+        "the time in `beside`": lambda record: record["beside"].update(time="later"),
+        "of the time in `beside`": lambda record: record["beside"].update(time="later"),
+        "of a count in `found`": lambda record: record["found"]["counts"].update(codes=8),
+        "a case that fails is removed": removed,
+    }
+    for change, result in rows_of("CNF-41"):
+        record = whole()
+        changes[change](record)
+        assert (digest(record["found"]) == record["digest"]) == (result == "the same")
+    text = json.dumps(FOUND, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    (bits,) = re.findall(r"SHA-(\d+) of `found` as canonical JSON", text_of("CNF-41"))
+    assert digest(FOUND) == f"sha{bits}:{getattr(hashlib, f'sha{bits}')(text).hexdigest()}"
+    for cell, status in rows_of("CNF-108"):
+        contents = []
+        if cell == "the file is cut":
+            contents = [json.dumps(whole())[:-9]]
+        for change in re.split(", or |, with or without a new digest", cell) if not contents else ():
+            for again in (False, True) if "new digest" in cell else (False,):
+                record = whole()
+                changes.get(change, lambda record: None)(record)
+                assert not change or change in changes
+                if again:
+                    record["digest"] = digest(record["found"])
+                contents += [json.dumps(record)] * bool(change)
+        for content in contents:
+            (here / "s.json").write_text(content)
+            printed("statement check s.json", int(status))
+        assert contents
+    first = [
+        int(number)
+        for number in re.findall(
+            r"end in (\d) if all of CNF-18 holds, in (\d) if not, and in (\d)", " ".join(text_of("CNF-108").split())
+        )[0]
+    ]
+    assert first == [int(status) for _, status in rows_of("CNF-108")]
 
 
 @pytest.mark.rule("CNF-108")

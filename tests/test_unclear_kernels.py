@@ -7,6 +7,7 @@ from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.diagnosis.dequantizer_ways import ways
 from fp4ref.conformance.diagnosis.diagnose import diagnose
 from fp4ref.conformance.diagnosis.dumps import Cut
+from fp4ref.conformance.diagnosis.explanations import verdict
 from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, STOCHASTIC_E2M1
 from fp4ref.quantized import DirectionData
@@ -41,6 +42,41 @@ def by_blocks(x, divided):
     byte = CUDA_E4M3.encode(np.fmin(t, F(448)))
     y = divided(blocks, CUDA_E4M3.decode(byte)[..., None], t[..., None], g)
     return DirectionData(packed(CUDA_E2M1.encode(y.astype(F)).reshape(x.shape)), byte, np.array([amax], F))
+
+
+def test_nothing_is_looked_for_outside_of_a_place():
+    """Scale bytes of odd blocks are wrong; those of even ones are the right ones for these, and explain nothing."""
+    evidence = []
+    for seed in range(4):
+        x = drawn(64, 256, seed=seed)
+        row = fp4ref.quantize(x, "nvfp4").row
+        scales = row.scales.copy()
+        scales[:, 1::2] += (x[:, 17::32] > 0.3).astype(np.uint8) * 9
+        evidence.append((Cut(x, "row", None, None), row._replace(scales=scales)))
+    found = diagnose(fp4ref.NVFP4, "linear", evidence, 3.0)
+    assert found.place == "where block % 2 == 1"
+    assert found.findings
+    assert not any(finding.text for finding in found.findings if finding.stage == "scale")
+
+
+def test_an_amax_of_minus_zero_is_told():
+    x = np.full((3, 32), -0.0, F)
+    row = fp4ref.quantize(x, "nvfp4").row
+    right = [
+        (Cut(each, "row", None, None), fp4ref.quantize(each, "nvfp4").row) for each in (drawn(8, 32), -drawn(8, 32))
+    ]
+    found = diagnose(fp4ref.NVFP4, "linear", [*right, (Cut(x, "row", None, None), row._replace(amax=F([-0.0])))], 3.0)
+    assert verdict(found).endswith("only: every wrong amax is -0 instead of 0 (1 of them)")
+
+
+def test_codes_of_eight_bits_have_no_nibbles():
+    x = drawn(64, 128)
+    row = fp4ref.quantize(x, "mxfp8-e4m3").row
+    data = row.data.copy()
+    data[24:] = data[24:].reshape(40, -1, 2)[:, :, ::-1].reshape(40, -1)
+    assert texts(x, row._replace(data=data), "mxfp8-e4m3") == [
+        "codes are in reverse order in groups of 2, in rows from 24 on"
+    ]
 
 
 def test_the_first_two_dimensions_are_exchanged():

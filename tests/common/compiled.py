@@ -21,8 +21,17 @@ def together(calls: Iterable[Call]) -> None:
         cpu.prefetch([call for call in calls if not unserved(call)], lambda line: None)
 
 
+# Peers that tests of commands, checkpoints and profiles quantize by.
+PEERS = """compressed_tensors.mxfp4 compressed_tensors.mxfp8 compressed_tensors.nvfp4 fouroversix.nvfp4_mae
+fouroversix.nvfp4_mse ggml.mxfp4 ggml.nvfp4 mlx.mxfp4 mlx.nvfp4 modelopt.mxfp4 modelopt.mxfp8 modelopt.nvfp4
+te.fp8_block_e5m2 te.python_reference torchao.mxfp4_even torchao.mxfp4_floor torchao.mxfp4_floor@0.18.0
+torchao.mxfp4_rceil@0.18.0 torchao.mxfp8_e4m3_floor torchao.mxfp8_e4m3_rceil@0.18.0 torchao.nvfp4_1lvl
+torchao.nvfp4_2lvl triton_kernels.mxfp4_down triton_kernels.mxfp4_up triton_kernels.mxfp8_e4m3_up
+triton_kernels.nvfp4_up vllm.nvfp4_kernel vllm.ref_mxfp8 vllm.ref_nvfp4_emulation"""
+
+
 def calls_of_the_standard() -> Iterator[Call]:
-    """Yield the calls that many files share: all specifications of the standard, in all types."""
+    """Yield the calls that many files share: all specifications of the standard, in all types, and some peers'."""
     for spec in (spec for name, spec in fp4ref.profiles.items() if "." not in name):
         for source in ("bfloat16",) if spec.hadamard else TYPES:
             yield Call("quantize", spec, source, "column" if spec.hadamard else "row")
@@ -30,3 +39,10 @@ def calls_of_the_standard() -> Iterator[Call]:
     multiplied = fp4ref.NVFP4, fp4ref.NVFP4_ROW_SCALED, fp4ref.MXFP4, fp4ref.MXFP8_E4M3, fp4ref.MXFP8_E5M2
     for spec in multiplied:
         yield from (Call(operation, spec, spec_b=spec) for operation in ("gemm_exact", "gemm_fast"))
+    peers = {name: fp4ref.profiles[name] for name in PEERS.split() if name in fp4ref.profiles}
+    yield from (Call("quantize", spec, "float32") for spec in peers.values())
+    for name in ("compressed_tensors.nvfp4", "modelopt.nvfp4", "torchao.nvfp4_2lvl"):
+        if name in peers:
+            yield Call("quantize", peers[name], "bfloat16")
+            yield Call("dequantize", peers[name], to="float32")
+    yield Call("random_bits", fp4ref.NVFP4)

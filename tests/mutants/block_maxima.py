@@ -355,6 +355,30 @@ class BlockMaximaInBfloat16(MXFP8):
         return super().block_amax(blocks).astype(BF16).astype(F)
 
 
+@mutant("block-amax-bf16-up", says="block maxima are rounded up to bfloat16, where block % 2 == 1")
+class OddBlockMaximaUpToBfloat16(NVFP4):
+    def block_amax(self, blocks):
+        found = super().block_amax(blocks)
+        above = found.astype(BF16).astype(F)
+        above = np.where(above < found, np.nextafter(above.astype(BF16), BF16(np.inf)).astype(F), above)
+        odd = np.arange(found.shape[1]) % 2 == 1
+        return np.where(odd & np.isfinite(found), above, found)
+
+
+@mutant("block-zero-keeps", says="scale byte of a block of zeros is that of the last block before it")
+class ScaleRegisterKeptOverZeros(MXFP4):
+    def stored(self, byte):
+        found = byte.copy()
+        for block in range(1, byte.shape[1]):
+            zeros = self.maxima[:, block] == 0
+            found[zeros, block] = found[zeros, block - 1]
+        return found
+
+    def block_amax(self, blocks):
+        self.maxima = super().block_amax(blocks)
+        return self.maxima
+
+
 def mirrored(maxima):
     count, found = min(maxima.shape), maxima.copy()
     found[:count, :count] = maxima[:count, :count].T

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.checkpoints.gguf_names import (
+    EXPERT_NUMBERS,
     HEADS,
     HEADS_OF_KEYS,
     IN_FLOAT32,
@@ -218,9 +219,10 @@ def for_llama_cpp(units: Iterable[Unit], architecture: GgufArchitecture, config:
             (expert,) = experts
             assert expert is not None
             stacks.setdefault(places[0].name, {})[expert] = unit
+    declared = [numbers[key] for key in EXPERT_NUMBERS[0].config if isinstance(numbers.get(key), int)]
     for name, members in stacks.items():
-        if sorted(members) != [*range(len(members))]:
-            missing = next(number for number in range(len(members) + 1) if number not in members)
+        every = range(max(*declared, 1 + max(members), 0))
+        if (missing := next((number for number in every if number not in members), None)) is not None:
             raise DomainError("convert", f"{name} without expert {missing}", "all experts", "CNV-41")
         alone.append(_gguf_unit([members[number] for number in sorted(members)], architecture, numbers))
     if rope_scaling(config).get("rope_type") == "llama3" and alone:

@@ -46,8 +46,10 @@ def explained_codes(found: Hypothesis, parts: Sequence[Part], tick: Tick, *, mea
         return alive
 
     result: list[Hypothesis] = []
+    of_tensors = all(part.item.of_tensors for part in usable)
+    readers: Sequence[DataReader] = ALL_DATA_READERS if of_tensors else (LOW_FIRST,)
     for changed in with_each(found, known):
-        alive = written(changed, ALL_DATA_READERS)
+        alive = written(changed, readers)
         result += [changed.reading(data=reader) for reader in alive]
         if changed is found and alive:
             break
@@ -89,12 +91,13 @@ def _unnamed_codes(
         changed = None if mistake is None else found.but(mistake)
         if changed is not None and written(changed, [LOW_FIRST]):
             return [changed]
-    orders = list(element_orders(found.kernel, pairs))
+    of_tensors = all(part.item.of_tensors for part, _ in pairs)
+    orders = list(element_orders(found.kernel, pairs)) if of_tensors else []
     for changed in with_each(found, known) if orders else ():
         alive = written(changed, orders)
         if alive:
             return [changed.reading(data=reader) for reader in alive]
-    for reader in (LOW_FIRST, *orders, HIGH_FIRST):
+    for reader in (LOW_FIRST, *orders, HIGH_FIRST) if of_tensors else (LOW_FIRST,):
         for measure in (factor_of_elements, code_map, element_boundaries):
             mistake = measure(found.kernel, pairs, reader)
             changed = None if mistake is None else found.but(mistake)

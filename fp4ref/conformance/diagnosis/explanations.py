@@ -144,13 +144,13 @@ def _cause(diagnosis: Diagnosis) -> str:
     partial = diagnosis.partial
     if partial is not None and partial.text:
         return f"{partial.text}; not explained: the differences on {', '.join(partial.except_on)}"
+    near = f": {diagnosis.near}" if diagnosis.near else ""
     if partial is not None:
-        return f"not explained: bytes differ on {', '.join(partial.except_on)} only"
+        return f"not explained: bytes differ on {', '.join(partial.except_on)} only{near}"
     parts = [f"{finding.stage}: {finding.text}" for finding in diagnosis.findings if finding.text]
     known = f" (in part, {'; '.join(parts)})" if parts else ""
     where = f", {diagnosis.where}" if diagnosis.where else ""
     held = f", {diagnosis.place}" if diagnosis.place else ""
-    near = f": {diagnosis.near}" if diagnosis.near else ""
     return f"not explained{held}{near}: bytes first differ at the {diagnosis.first_stage}{where}{known}"
 
 

@@ -71,9 +71,9 @@ class Marked(Classified):
         if tier is not Special.MINUS_ZERO and tier is not True:
             elements = elements & ~self.minus_zero
         if tier is True:
-            return Marks(blocks, elements, self._judges_amax)
+            return Marks(blocks, elements, self.of_tensors)
         wild = {1, 2, 3} - ({1 + list(Special).index(tier)} if isinstance(tier, Special) else set())
-        return Marks(blocks, elements, self._judges_amax and not wild & set(np.unique(self.classes).tolist()))
+        return Marks(blocks, elements, self.of_tensors and not wild & set(np.unique(self.classes).tolist()))
 
     @cached_property
     def _inside(self) -> Bools:
@@ -83,5 +83,6 @@ class Marked(Classified):
         return self.within.of_elements(self.exhibit.case, self.spec.block.columns, EVERY, EVERY)
 
     @property
-    def _judges_amax(self) -> bool:
+    def of_tensors(self) -> bool:
+        """True if whole tensors are looked at: their maxima, and bytes wherever they are stored."""
         return self.within is None or self.within.about_tensor

@@ -153,7 +153,9 @@ class PlacedSearch:
             yield (m for each in known if each.stage in {Slot.CODE, Slot.SIGN} for m in displaced.of_sign(each))
         if codes:
             yield displaced.scales_used_elsewhere()
-            yield itertools.chain(displaced.displaced(self.spec.block.columns), codes_turned())
+            yield itertools.chain(
+                displaced.displaced(self.spec.block.columns), codes_turned(self.spec.element.format.bits)
+            )
 
     def pairs(self) -> list[Hypothesis]:
         """Return two mistakes, each in a place of its own, or one of them everywhere; the first two that explain all.

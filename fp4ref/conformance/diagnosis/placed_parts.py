@@ -209,8 +209,10 @@ def of_blocks(marks: Bools, width: int) -> Bools:
     if width not in {8, 16, 32, 64}:
         return np.asarray(np.logical_and.reduceat(marks, range(0, marks.shape[1], width), axis=1))
     left_out = np.packbits(~marks, axis=1)  # a bit for each element, and zeros after the last
-    left_out = np.pad(left_out, ((0, 0), (0, -left_out.shape[1] % (width // 8))))
-    return np.asarray(left_out.view(f"u{width // 8}") == 0)
+    size, rest = width // 8, -left_out.shape[1] % (width // 8)
+    if rest:
+        left_out = np.concatenate([left_out, np.zeros((len(left_out), rest), np.uint8)], axis=1)
+    return np.asarray(left_out.view(f"u{size}") == 0)
 
 
 def views(items: Sequence[Item], tier: Tier, *, given: bool = False) -> list[PlacedPart]:

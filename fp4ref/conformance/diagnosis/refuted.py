@@ -11,11 +11,11 @@ from fp4ref.conformance.diagnosis.marks import Tier
 class Refuted:
     """Searches that ended in time, and all that they found: whatever else they tried is refuted, in more cases too.
 
-    found: by tier and cost. mistakes: the names of those that were tried. paired: whether two mistakes in two places
-    may explain the cases.
+    found: by tier and cost, and whether two causes were not tried together for scales that are right. mistakes: the
+    names of those that were tried. paired: whether two mistakes in two places may explain the cases.
     """
 
     def __init__(self, mistakes: Sequence[str] = ()) -> None:
         self.mistakes = mistakes
-        self.found: dict[tuple[Tier, int], list[Hypothesis]] = {}
+        self.found: dict[tuple[Tier, int, bool], list[Hypothesis]] = {}
         self.paired = True

@@ -80,10 +80,10 @@ def explained_scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> li
         return [start.reading(scales=DECLARED)]
     if (constant := _one_byte(start, usable)) is not None:
         return [constant]
-    readers = [DECLARED, *scale_readers(usable[0].item.declared)]
+    readers = [DECLARED, *(scale_readers(usable[0].item.declared) if usable[0].item.of_tensors else ())]
     taken = {mistake.stage for mistake in start.mistakes}
     known = [m for m in MISTAKES if m.stage in OF_SCALES and not m.special and m.stage not in taken]
-    moved = permuted(usable)
+    moved = usable[0].item.of_tensors and permuted(usable)
 
     def possible(reader: ScaleReader) -> bool:
         """Return padding that is not zero holds scales, if all of them are somewhere."""
@@ -143,7 +143,7 @@ def read_as(
 
 def _unnamed_scales(start: Hypothesis, known: Sequence[Mistake], parts: Sequence[Part], tick: Tick) -> list[Hypothesis]:
     """Scales in an order that was measured; then bytes that each became another."""
-    places = list(scale_orders(start.kernel, parts))
+    places = list(scale_orders(start.kernel, parts)) if parts[0].item.of_tensors else []
     for changed in with_each(start, known) if places else ():
         alive = read_as(changed, parts, places, tick)
         if alive:

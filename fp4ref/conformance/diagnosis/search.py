@@ -32,6 +32,7 @@ from fp4ref.spec import Spec
 MASK = (1 << 62) - 1
 CLASH = 0.1  # up to this share of contradicting blocks two mistakes are likely together
 SAMPLED = 24  # pieces on which pairs of mistakes are excluded
+PAIR = 2  # causes together
 FIRST = 12  # pieces on which a hypothesis that makes the same numbers as another need not fail again
 GLANCED = 24  # pieces on which scales are compared before codes are
 
@@ -117,7 +118,18 @@ class Search:
         readers = list(scale_readers(self.items[0].declared)) if self.items else []
         for start in self.starts:
             for changed in self._changed(start, cost - start.cost):
-                yield from self._read(changed, readers, cost - changed.cost, entire=entire)
+                if cost < PAIR or not self._doubled(changed):
+                    yield from self._read(changed, readers, cost - changed.cost, entire=entire)
+
+    def _doubled(self, changed: Hypothesis) -> bool:
+        """Return True if two causes would have made scale bytes that are right without either of them."""
+        right = self.scales_right and self.starts[0].kernel.search is None and changed.mistakes
+        return bool(right) and (changed.cost == 1 or changed.profile in self._wrong_scales)
+
+    @cached_property
+    def _wrong_scales(self) -> set[str | None]:
+        """The profiles that alone do not make the scale bytes."""
+        return {start.profile for start in self.starts if start.profile and not any(self._read(start, (), 0))}
 
     def unnamed_layouts(self) -> Iterator[Hypothesis]:
         """Yield the specification with its scales in tiles that have no name."""

@@ -26,7 +26,7 @@ from fp4ref.conformance.diagnosis.ranking import ranked
 from fp4ref.conformance.diagnosis.refuted import Refuted
 from fp4ref.conformance.diagnosis.same_statement import distinct
 from fp4ref.conformance.diagnosis.scale_stage import permuted
-from fp4ref.conformance.diagnosis.search import Search
+from fp4ref.conformance.diagnosis.search import PAIR, Search
 from fp4ref.conformance.diagnosis.sentences import first_difference, told
 from fp4ref.conformance.diagnosis.special_rules import SpecialRules
 from fp4ref.conformance.diagnosis.stages import Stagewise, by_stages
@@ -179,7 +179,7 @@ class Session:
     def _cheapest(self, search: Search, costs: Iterable[int]) -> list[Hypothesis]:
         """Hypotheses of the lowest cost that has any."""
         for cost in costs:
-            known = self.earlier.found.get((search.tier, cost))
+            known = self.earlier.found.get((search.tier, cost, cost == PAIR and search.scales_right))
             if known is not None:
                 found = self._in_time(partial(filter, search.whole, known))
             else:
@@ -196,8 +196,7 @@ class Session:
             yield hypothesis
             if len(found) == ENOUGH:
                 return
-        if cost < 2 or not search.scales_right:
-            self.tried.found[search.tier, cost] = found
+        self.tried.found[search.tier, cost, cost == PAIR and search.scales_right] = found
 
     def _many(self) -> bool:
         """Return True if more differs than two accidents would explain."""

@@ -15,14 +15,16 @@ from fp4ref.formats import Codes
 
 GROUPS = (2, 4, 8, 16)
 GROUPS_OF_SIGNS = (1, 2, 4, 8)
+NIBBLE = 4  # bits of a code, of which two in reverse order are the nibbles of a byte
 SIX = 6  # bits of a code, in which the order of bits within bytes is a choice of its own
 
 
-def codes_turned() -> Iterator[Mistake]:
-    """Yield codes in another order, or in other bits, of a group."""
+def codes_turned(bits: int) -> Iterator[Mistake]:
+    """Yield codes of some bits in another order, or in other bits, of a group."""
     nibbles = "the two nibbles of a byte are exchanged"
-    yield recoded("codes-swapped", nibbles, partial(_reversed, 2, False))
-    yield recoded("codes-swapped-spare", f"{nibbles}, a spare one as well", _swapped_with_spare, fills=True)
+    if bits == NIBBLE:
+        yield recoded("codes-swapped", nibbles, partial(_reversed, 2, False))
+        yield recoded("codes-swapped-spare", f"{nibbles}, a spare one as well", _swapped_with_spare, fills=True)
     high_first = "6-bit codes are stored from the highest bit of each byte down, not from the lowest up"
     reversed_three = "the three bytes of four 6-bit codes are in reverse order"
     high, three = (partial(_repacked, bits) for bits in (_high_first, _three_reversed))
@@ -35,7 +37,7 @@ def codes_turned() -> Iterator[Mistake]:
     ):
         apply = partial(_signed_as, move)
         yield Mistake(f"codes-sign-{name}", Slot.SIGN, f"elements have the sign of that in {text}", apply)
-    for size in GROUPS[1:]:
+    for size in GROUPS[bits == NIBBLE :]:
         yield recoded(
             f"codes-reversed-{size}", f"codes are in reverse order in groups of {size}", partial(_reversed, size, False)
         )

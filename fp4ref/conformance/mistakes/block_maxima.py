@@ -19,11 +19,13 @@ from fp4ref.conformance.mistakes.maxima_of_blocks import (
     from_the_first,
     grouped,
     joint,
+    kept_over_zeros,
     no_zero,
     plain_block,
     plain_from_zero,
     ranked,
     shifted,
+    up_to_bfloat16,
 )
 from fp4ref.conformance.mistakes.parts_of_blocks import OF_PARTS, OF_PARTS_DOWN
 from fp4ref.conformance.mistakes.record import NARROW, Mistake, Slot, collect, known, nv, one_row, several_rows
@@ -190,7 +192,7 @@ OF_OTHERS = (
 
 ROUNDED = tuple(
     block(f"block-amax-{name}", f"block maxima are {text}", block_amax=after(over_block, narrow))
-    for name, text, narrow in NARROW
+    for name, text, narrow in (*NARROW, ("bf16-up", "rounded up to bfloat16", up_to_bfloat16))
 )
 
 
@@ -257,6 +259,13 @@ REPLACED = (
             block_amax=after(over_block, partial(no_zero, F(value))),
         )
         for name, value in (("one", 1.0), ("tiny", float(TINY)))
+    ),
+    block(
+        "block-zero-keeps",
+        "the scale byte of a block of zeros is that of the last block before it that has another element",
+        special=True,
+        whole=True,
+        stored=kept_over_zeros,
     ),
     block(
         "block-inf",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.formats import F, Floats
+from fp4ref.formats import Codes, F, Floats
 from fp4ref.model.quantize import largest
 from fp4ref.spec import Block
 
@@ -114,3 +114,19 @@ def by_bits(kind: type[np.signedinteger[Any] | np.unsignedinteger[Any]], blocks:
     bits = np.where(np.isnan(blocks), F(0), blocks).astype(F).view(kind)
     least = 0 if kind is np.uint32 else np.iinfo(np.int32).min
     return np.abs(np.maximum.reduce(bits, axis=(2, 3), keepdims=True, initial=least).astype(kind).view(F))
+
+
+def up_to_bfloat16(maxima: Floats) -> Floats:
+    """Round magnitudes up to bfloat16; infinities and NaN stay."""
+    bits = np.ascontiguousarray(maxima).view(np.uint32)
+    above = ((bits + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(F)
+    return np.where(np.isfinite(maxima), above, maxima)
+
+
+def kept_over_zeros(blocks: Floats, byte: Codes) -> Codes:
+    """Return scale bytes, those of blocks of zeros from the last block of their row that has another element."""
+    down, across = blocks.shape[:2]
+    other = (blocks != 0).any(axis=(2, 3))
+    last = np.maximum.accumulate(np.where(other, np.arange(across), -1), axis=1)
+    last = np.where(last < 0, np.arange(across), last)
+    return byte[np.arange(down)[:, None], last]

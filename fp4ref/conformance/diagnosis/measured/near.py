@@ -85,6 +85,8 @@ def nearness(items: Sequence[Item]) -> str:
 
     Rules: CNF-61.
     """
+    if items and not any(item.wrong.any() for item in items):
+        return _of_maxima(items)
     found: list[Nearness] = []
     tick, partly = Deadline(NEAR), False
     seen = Observed(items[0].spec) if items else None
@@ -111,6 +113,22 @@ def nearness(items: Sequence[Item]) -> str:
     else:
         said = seen.words(found) if seen else ""
     return f"{said} (seen in {len(found)} cases)" if partly and said else said
+
+
+def _of_maxima(items: Sequence[Item]) -> str:
+    """Say that every wrong amax is the same number instead of the same other one; empty if they vary.
+
+    Rules: CNF-133.
+    """
+    pairs: list[tuple[float, float]] = []
+    for item in items:
+        right = None if item.base.amax is None else np.asarray(item.base.amax, F)
+        if item.amax is None or right is None or item.amax.shape != right.shape:
+            continue
+        wrong = (item.amax.view(np.uint32) != right.view(np.uint32)) & ~(np.isnan(item.amax) & np.isnan(right))
+        pairs += zip(item.amax[wrong].tolist(), right[wrong].tolist(), strict=True)
+    each = {f"{got:.9g} instead of {right:.9g}" for got, right in pairs}
+    return f"every wrong amax is {each.pop()} ({len(pairs):,} of them)" if len(each) == 1 else ""
 
 
 def _look(spec: Spec, seen: Observed) -> Callable[[Item], Nearness | None]:

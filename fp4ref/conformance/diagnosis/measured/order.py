@@ -35,7 +35,8 @@ NEARLY = 0.95  # of the best fit of any size: the smallest such size is taken
 SEEN = 4  # groups that are compared at least
 MENDED = 0.5  # the least share of the wrong bytes that an exchange makes
 SEED = 20260822
-MOST = 1 << 15  # bytes that are compared at most
+MOST = 1 << 15  # bytes that are compared at most, drawn by chance: a step would hide a period
+SHUFFLED = 1 << 16  # groups, of which more are not shuffled
 NAMED_ON = (384, 12)  # rows and blocks on which two orders are compared
 SOME = ([1, 34, 200], [1, 6])  # and those of them that are compared first
 
@@ -54,7 +55,9 @@ def fitted(got: Codes, wanted: Codes) -> tuple[Order, float] | None:
     """
     if len(got) < SEEN:
         return None
-    some = np.random.default_rng(SEED).permutation(len(got))[: MOST // got.shape[1]]  # a step would hide a period
+    random, count = np.random.default_rng(SEED), MOST // got.shape[1]
+    many = len(got) > SHUFFLED
+    some = random.choice(len(got), count, replace=False) if many else random.permutation(len(got))[:count]
     fit = (wanted[some, :, None] == got[some, None, :]).mean(axis=0)
     best = fit.argmax(axis=1)
     ranked = np.sort(fit, axis=1)

@@ -102,7 +102,7 @@ class WrongCodes:
             return ", and no such tie is right"
         wrong, right = ties.wrong & may, may & ~ties.wrong
         if others >= RIGHT:
-            for text, value in ((f"{self.number} of magnitude", np.abs(ties.y)), ("a block scale of", ties.scale)):
+            for text, value in ((f"{self.number}s of magnitude", np.abs(ties.y)), ("a block scale of", ties.scale)):
                 least, most = value[wrong].min(), value[wrong].max()
                 bound = f"at least {least:.9g}" if least > value[right].max() else ""
                 bound = bound or (f"at most {most:.9g}" if most < value[right].min() else "")
@@ -122,7 +122,8 @@ class WrongCodes:
         if not self.count or not self._alike:
             return ""
         each = " or ".join(f"{got:#x} instead of {right:#x}" for right, got in sorted(self.pairs))
-        numbers = f"{self.number}s of magnitude {self._least:.9g} to {self._most:.9g}"
+        least, most = (f"{magnitude:.9g}" for magnitude in (self._least, self._most))
+        numbers = f"{self.number}s of magnitude {least}" + (f" to {most}" if most != least else "")
         return f"every wrong {self.one} is {each} ({self.count:,} {self.many}, of {numbers})"
 
 
