@@ -362,20 +362,19 @@ def strange(rows, columns):
 
 
 @pytest.mark.rule("BLK-1", "BLK-2", "BLK-5", "E2M1-2", "DEQ-1")
-@pytest.mark.parametrize("block", [8, 16, 32, 48, 64, 96])
-@pytest.mark.parametrize("name", ["nvfp4", "te.python_reference", "modelopt.nvfp4", "mxfp4"])
+@pytest.mark.parametrize("block", [8, 48, 64])
+@pytest.mark.parametrize("name", ["nvfp4", "te.python_reference"])
 def test_blocks_of_every_width(name, block):
     """Widths that fill vectors and those that do not, of codecs that tell signs by the bit and by the number."""
     found = {spec.name: spec for spec in STANDARD}.get(name) or fp4ref.profiles[name]
     spec = found.replace(name=f"{name}-{block}", block=(1, block))
-    for dtype in DTYPES:
-        q = same(strange(9, 2200).astype(dtype), spec)
-        same_values(q, "bfloat16", "row")
+    for dtype in DTYPES[:2]:
+        same_values(same(strange(9, 2200).astype(dtype), spec), "bfloat16", "row")
         same(strange(9, 1024).astype(dtype), spec)
 
 
 @pytest.mark.rule("APX-1", "GLB-5")
-@pytest.mark.parametrize("name", ["vllm.nvfp4_kernel", "flashinfer.nvfp4_kernel", "cutlass.nvfp4_epilogue"])
+@pytest.mark.parametrize("name", ["vllm.nvfp4_kernel", "flashinfer.nvfp4_kernel"])
 def test_factors_that_are_looked_up_are_those_of_the_row(name):
     """Rows of equal and of other maxima, one after another in one thread."""
     spec = fp4ref.profiles[name].replace(name="rows", global_scale="row")

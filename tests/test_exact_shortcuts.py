@@ -106,6 +106,30 @@ extern "C" __attribute__((visibility("default"))) unsigned products()
         }
     return wrong;
 }
+// The same of float32 inputs: some of all, and those near the ties.
+extern "C" __attribute__((visibility("default"))) unsigned wide_products()
+{
+    using S = Searching<448, Metric::mae>;
+    unsigned wrong = 0;
+    for (int m = 8; m < 16; ++m)
+        for (unsigned a = 0; a < 1u << 23; a += 600011) {
+            const float s = (float)m, A = float_of(0x3f800000u | a), g = global_scale<S, float32>(A);
+            const float factor = S::Arithmetic::factor<S, float32>(s, g), unit = estimate_unit<S>(s, g, A);
+            const unsigned up = S::Element::binades_up(unit);
+            const auto check = [&](unsigned from, unsigned to, unsigned step) {
+                for (unsigned bits = from; bits < to; bits += step) {
+                    const float x = float_of(bits), y = x * factor, exact = S::Element::nearest_magnitude(y);
+                    const float q = S::Element::nearest_or_tied(x, factor, up);
+                    wrong += q != exact && (magnitude(q - y) != magnitude(exact - y) || magnitude(q - exact) > 2.0f);
+                }
+            };
+            check(bits_of(0x1p-9f * unit), bits_of(6.99f * unit), 997);
+            constexpr float middles[10] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f, 1.0f, 2.0f, 4.0f};
+            for (const float middle : middles)
+                check(bits_of(middle * unit) - 4096u, bits_of(middle * unit) + 4096u, 1);
+        }
+    return wrong;
+}
 extern "C" __attribute__((visibility("default"))) unsigned units_448() { return units<448>(); }
 extern "C" __attribute__((visibility("default"))) unsigned units_256() { return units<256>(); }
 extern "C" __attribute__((visibility("default"))) unsigned searched()
@@ -190,6 +214,12 @@ def test_the_nearest_magnitude_but_for_ties(native):
 def test_the_nearest_magnitude_to_a_product_but_for_ties(native):
     """Every significand of a scale and of bfloat16, from 1/16 on; every 1009th one of a maximum."""
     assert native.products() == 0
+
+
+@pytest.mark.rule("FOS-3", "E2M1-3")
+def test_the_nearest_magnitude_to_a_float32_product_but_for_ties(native):
+    """Every significand of a scale, 14 maxima, inputs near the ties and the ends of binades, every 997th other one."""
+    assert native.wide_products() == 0
 
 
 @pytest.mark.rule("FOS-3", "PACK-1")

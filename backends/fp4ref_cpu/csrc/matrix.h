@@ -278,8 +278,12 @@ struct SumRow {
             for (; i < count; ++i) first[columns[column + i]] = from[i];
             return;
         }
-        for (; i + 4 <= count; i += 4) __builtin_memcpy(group(column + i), from + i, 4);
-        if (i < count) __builtin_memcpy(group(column + i), from + i, (unsigned long)(count - i));
+        byte* to = group(column);
+        for (; i + 4 <= count; i += 4, to += step) {
+            __asm__("" : "+r"(to));  // a vector's parts are scattered more slowly than they are written one by one
+            __builtin_memcpy(to, from + i, 4);
+        }
+        if (i < count) __builtin_memcpy(to, from + i, (unsigned long)(count - i));
     }
     __attribute__((always_inline)) void read(size column, byte* to, size count) const
     {
@@ -292,8 +296,12 @@ struct SumRow {
             for (; i < count; ++i) to[i] = first[columns[column + i]];
             return;
         }
-        for (; i + 4 <= count; i += 4) __builtin_memcpy(to + i, group(column + i), 4);
-        if (i < count) __builtin_memcpy(to + i, group(column + i), (unsigned long)(count - i));
+        const byte* from = group(column);
+        for (; i + 4 <= count; i += 4, from += step) {
+            __asm__("" : "+r"(from));
+            __builtin_memcpy(to + i, from, 4);
+        }
+        if (i < count) __builtin_memcpy(to + i, from, (unsigned long)(count - i));
     }
 };
 

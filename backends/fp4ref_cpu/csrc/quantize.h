@@ -214,8 +214,8 @@ template <class S, class Raw> struct Loops {
         } else {
             IN_REGISTERS
             for (int q = 0; q < 4; ++q) {
-                const int b = (at + 16 * q) / B;
-                for (int k = 0; k < 16; ++k) patterns[q][k] = pattern(In::widen(x[16 * q + k]), scales.s[b], scales.factor[b], signs[q][k]);
+                *(floats16*)f = spread_at<BLOCKS, B>(scales.factor, at + 16 * q), *(floats16*)s = spread_at<BLOCKS, B>(scales.s, at + 16 * q);
+                for (int k = 0; k < 16; ++k) patterns[q][k] = pattern(In::widen(x[16 * q + k]), s[k], f[k], signs[q][k]);
             }
             codes = bytes_of<0, 2>(words_of<0>(patterns[0], patterns[1]), words_of<0>(patterns[2], patterns[3]));
             high = bytes_of<1, 2>(words_of<1>(signs[0], signs[1]), words_of<1>(signs[2], signs[3]));

@@ -205,15 +205,28 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
             return even > odd ? even : odd;
         }
     }
-    static constexpr bool by_lanes = BLOCKS % LANES == 0 && B <= 64 && (B & (B - 1)) == 0;
+    static constexpr bool of_many = BLOCKS % LANES == 0 && B <= 64 && (B & (B - 1)) == 0, by_lanes = of_many || B % LANES == 0;
     // The maxima of a row's blocks; whether one is a NaN.
     static bool maxima_by_lanes(const word* x, word (&amax)[BLOCKS])
     {
         lanes most = {};
-        for (int b = 0; b < BLOCKS; b += LANES) {
-            const lanes found = largest_of<B>(x + b * B);
-            *(lanes*)(amax + b) = found;
-            most = most > found ? most : found;
+        if constexpr (of_many) {
+            for (int b = 0; b < BLOCKS; b += LANES) {
+                const lanes found = largest_of<B>(x + b * B);
+                *(lanes*)(amax + b) = found;
+                most = most > found ? most : found;
+            }
+        } else {
+            for (int b = 0; b < BLOCKS; ++b) {
+                lanes found = largest_of<1>(x + b * B);
+                for (int i = LANES; i < B; i += LANES) {
+                    const lanes magnitudes = largest_of<1>(x + b * B + i);
+                    found = found > magnitudes ? found : magnitudes;
+                }
+                most = most > found ? most : found;
+                amax[b] = 0;
+                for (int l = 0; l < LANES; ++l) amax[b] = larger_word(amax[b], found[l]);
+            }
         }
         alignas(64) unsigned flags[16];
         *(lanes*)flags = most > INFINITE;
