@@ -78,7 +78,7 @@ def test_the_command_writes_parts(monkeypatch, chapter):
 
 def test_rules_since_a_version(monkeypatch):
     index = rules.Index(rules=rules.defined())
-    monkeypatch.setattr(rules, "read", lambda: index)
+    monkeypatch.setattr(rules, "read", lambda **_: index)
     record = json.loads(CliRunner().invoke(command, ["FOS", "--since", "0.1", "--json"]).output)
     assert record["added"] == ["FOS-8"]
     changed = [change["rule"] for change in record["changes"] if change["version"] == "1.0"]
@@ -175,7 +175,7 @@ def test_numbers_that_no_test_reads_are_a_gap(tmp_path):
 @pytest.mark.example("RES-3")
 def test_the_rules_of_a_level(monkeypatch):
     index = rules.Index(rules=rules.defined())
-    monkeypatch.setattr(rules, "read", lambda: index)
+    monkeypatch.setattr(rules, "read", lambda **_: index)
     shown = {row["level"] for row in rows(rules.defined()["RES-3"].text, "| level | rules of chapters |")}
     assert shown == set(LEVELS)
     output = CliRunner().invoke(command, ["--level", "dequantize", "--json"]).output

@@ -116,10 +116,10 @@ def test_derived_columns_are_the_transposed_rows(search, row, column):
     assert whole._columnwise_scale_inv[:16, 0].tolist() == [column] * 16
 
 
-@pytest.mark.rule("TEM-10", "TEM-26")
+@pytest.mark.rule("TEM-57", "TEM-26")
 def test_master_weights_with_4over6_are_refused():
     weight = NVFP4Quantizer(with_2d_quantization=True, nvfp4_use_4over6=True)(sample(32, 32))
-    with pytest.raises(NotImplementedError, match="TEM-10"):
+    with pytest.raises(NotImplementedError, match="TEM-57"):
         quantize_master_weights([weight], [sample(32, 32).flatten()], [0])
 
 
