@@ -207,6 +207,7 @@ def instructions(kernel: str, prelude: str, target: str) -> tuple[str, ...]:
 # Accesses of local memory. MXINT8 takes a few registers too many on sm_100a; columns of MXFP6, which pack sixteen codes
 # at once, take more on both.
 AROUND_DIVISION = 12  # the place of a tile is a quotient of 64 bits, by a routine that takes registers
+BY_MORE_WARPS = 5  # of six or eight blocks on a multiprocessor, which gain more than these cost, as measured
 SPILLED = {"ComplementCodec": 8, "Format<3, 2, 3, 32, false>": 114}
 
 
@@ -232,7 +233,7 @@ def test_every_kernel_compiles_stays_in_registers_and_converts_natively_where_it
         local = 0 if wide else sum(name.startswith(("LDL", "STL")) for name in names)
         native = any("E2M1" in name for name in names)
         allowed = sum(most for codec, most in SPILLED.items() if codec in prelude)
-        allowed += AROUND_DIVISION * (kernel == "gemm")
+        allowed += AROUND_DIVISION * (kernel == "gemm") + BY_MORE_WARPS * (kernel == "decode")
         if not names or local > allowed or native != (encodes and target in NATIVE):
             wrong.append(f"{kernel}: {len(names)} instructions, {local} on local memory, native {native}\n{prelude}")
     assert not wrong, "\n".join(wrong)
