@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gguf_models
 from checkpoints_corpus import Export, of_layers
 from commands import convert
 from fp4ref.checkpoints import lint
@@ -25,7 +27,7 @@ from fp4ref.errors import DomainError, FileError
 
 pytestmark = pytest.mark.rule("CNV-19")
 corpus = of_layers(1)
-MORE = {"max_position_embeddings": 128, "rms_norm_eps": 1e-6, "rope_theta": 10000.0}
+of_type, mixture = (partial(make, corpus=corpus) for make in (gguf_models.of_type, gguf_models.mixture))
 NAMES = {  # by gguf 0.19.0, `get_tensor_name_map`
     ("llama", "model.embed_tokens.weight"): "token_embd.weight",
     ("llama", "model.norm.weight"): "output_norm.weight",
@@ -57,24 +59,6 @@ NAMES = {  # by gguf 0.19.0, `get_tensor_name_map`
     ("gpt_oss", "model.layers.7.mlp.experts.down_proj.weight"): "blk.7.ffn_down_exps.weight",
     ("gpt_oss", "model.layers.7.mlp.experts.down_proj_bias"): "blk.7.ffn_down_exps.bias",
 }
-
-
-def of_type(name: str, model_type: str, **more: Any) -> Export:
-    """An export of the corpus whose configuration has all that llama.cpp asks for."""
-    export = corpus.CLEAN[name]()
-    export.config |= {"model_type": model_type, **MORE, **more}
-    return export
-
-
-def mixture() -> Export:
-    return of_type(
-        "modelopt-nvfp4-experts",
-        "qwen3_moe",
-        num_experts_per_tok=2,
-        moe_intermediate_size=64,
-        norm_topk_prob=True,
-        num_key_value_heads=2,
-    )
 
 
 def gpt_oss() -> Export:

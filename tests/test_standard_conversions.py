@@ -28,6 +28,7 @@ from fp4ref.checkpoints.transfer.running import run
 from fp4ref.checkpoints.transfer.work import begin, remaining, write_part
 from fp4ref.files import Entry, write_tensors
 from fp4ref.standard import formulas
+from gguf_models import mixture, of_type
 from standard_rules import integers, rows_of, text_of
 
 LAYER = "model.layers.0"
@@ -232,26 +233,6 @@ def test_declared_and_named(tmp_path):
 
 
 # GGUF for llama.cpp
-
-
-MORE = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 10000.0}
-
-
-def of_type(name, model_type, **more):
-    export = corpus.CLEAN[name]()
-    export.config |= {"model_type": model_type, **MORE, **more}
-    return export
-
-
-def mixture():
-    return of_type(
-        "modelopt-nvfp4-experts",
-        "qwen3_moe",
-        num_experts_per_tok=2,
-        moe_intermediate_size=64,
-        norm_topk_prob=True,
-        num_key_value_heads=2,
-    )
 
 
 def gguf_of(export, folder, **settings):

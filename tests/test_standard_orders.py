@@ -385,7 +385,7 @@ TABLES = [{name.strip("`"): cells for name, *cells in rows_of("PRO-3", number)} 
 
 
 def cell_of(e, name, column, change=None):
-    """What a cell says, computed."""
+    """Compute what a cell says."""
     table = next(table for table in TABLES if name in table)
     cell = table[name][column]
     formulas = re.findall("`(.*?)`", cell)

@@ -121,7 +121,7 @@ EXTRA |= {"scale_bwd": torch.full((2,), 7.0), "amax_history_bwd": torch.zeros(4,
 
 
 class Named:
-    """What a pickle may name: a function that is no recipe."""
+    """A function that is no recipe, which a pickle may name."""
 
     def __reduce__(self):
         return print, ("executed",)
@@ -329,7 +329,7 @@ def test_views_and_pieces(kind):
 
 
 def eligible_of(cell, m, k, device):
-    """Whether the words of TEL-28's table call a matrix of a device eligible, by the first row's numbers."""
+    """Return True if TEL-28's table calls a matrix on a device eligible, by the numbers of its first row."""
     rows = {name: (shape, devices) for name, shape, devices in rows_of("TEL-28")}
     shape, devices = rows[cell]
     if shape in {"every", "none"}:

@@ -277,7 +277,7 @@ CELLS = {
 
 
 def wanted_of(cell, tensor):
-    """What a cell of TEL-57 calls for, as `described`; for the rows of the input if it says so."""
+    """Return what a cell of TEL-57 asks for, as `described` does; of the input only rows where the cell says so."""
     if cell == "as TEL-1":
         return nvfp4_of(tensor)
     if tensor == "weight":
