@@ -118,11 +118,11 @@ def quantize(
 
     Rules: NUM-3, NUM-4, NUM-6, NUM-7, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7, LAY-12, RES-8.
     """
-    kinds = repeats.kinds_of_arguments(x, amax, random_bits, out) if noop is None else None
+    kinds = repeats.kinds_of_arguments(x, amax, random_bits, out, noop)
     key = _kind_of_quantize(kinds, spec, directions, scale_layout, backend)
     again = repeats.find(key) if kinds else None
     if again:
-        repeated: Quantized = again(x, amax, random_bits, out)
+        repeated: Quantized = again(x, amax, random_bits, out, noop)
         return repeated
     given, spec = spec, resolve(spec)
     x = arrays.imported(x)
@@ -149,12 +149,11 @@ def quantize(
         if skipped:
             return out
     buffers: dict[Direction, Any] = {name: None if out is None else out.direction(name)[0] for name in names}
-    results = plans.run(planned, x, (amaxes, given_bits, buffers), flag)
-    result = Quantized(spec, shape, dtype, scale_layout, **results)
+    beside = amaxes, given_bits, buffers
+    result = Quantized(spec, shape, dtype, scale_layout, **plans.run(planned, x, beside, flag))
     if kinds:
-        repeats.keep(
-            key, plans.repeating(planned, x, (amaxes, given_bits, buffers), backend, result), scale_layout, spec=given
-        )
+        first = plans.Arguments(amax, random_bits, out, noop)
+        repeats.keep(key, plans.repeating(planned, x, first, beside, backend, result), scale_layout, spec=given)
     return result
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fp4ref import registry
-from fp4ref.arguments import direction_names, parts_of, require_hadamard
+from fp4ref.arguments import NUMBERS, amax_reader, direction_names, is_set, parts_of, require_hadamard
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import Layout
@@ -142,49 +143,87 @@ def repeating_directions(planned: Planned, x: Any, backend: str | None) -> Calla
     return lambda x: (row and row(x), column(x))
 
 
+class Arguments(NamedTuple):
+    """What `quantize` may be given beside its tensor, as it was given."""
+
+    amax: Any
+    random_bits: Any
+    out: Any
+    noop: Any
+
+
 def repeating(
-    planned: Planned, x: Any, given: tuple[dict[Direction, Any], ...], backend: str | None, like: Quantized
+    planned: Planned,
+    x: Any,
+    first: Arguments,
+    given: tuple[dict[Direction, Any], ...],
+    backend: str | None,
+    like: Quantized,
 ) -> Callable[..., Quantized] | None:
     """Return a function that repeats a call with other arrays of the same kinds; None if a backend has none.
 
-    given: as for `run`.
+    first: of the first call. given: the same, as for `run`. like: its result.
     """
     make = like.maker()
-    if not any(value is not None for each in given for value in each.values()):
+    if all(value is None for value in first):
         directions = repeating_directions(planned, x, backend)
         return directions and (lambda x, *_: make(*directions(x)))
     bound = bound_alike(planned, x, given, backend)
     if bound is None:
         return None
     names, together = planned.names, planned.together
-    none = [None] * len(names)
-    are_apart = apart(_arrays(x, [[each[name] for name in names] for each in given]))
+    none, takes = [None] * len(names), [attrgetter(name) for name in names]
+    read_maxima = _reading_maxima(first.amax, like, names)
+    split = isinstance(first.random_bits, Directions)
+    on_device = first.noop is not None and planned.steps[0][0].flag
+    are_apart = None if first.out is None else apart(_arrays(x, first, [take(first.out) for take in takes]))
 
-    def again(x: Any, amax: Any, random_bits: Any, out: Quantized | None) -> Quantized:
-        parts = [
-            none if each is None else [_of_direction(each, name) for name in names] for each in (amax, random_bits, out)
-        ]
-        if out is not None and not are_apart(_arrays(x, parts)):
-            taken = {**by_direction("amax", amax), **by_direction("random_bits", random_bits)}
-            require_apart("quantize", parts_of(out, names), {"x": x, **taken})
+    def again(x: Any, amax: Any, random_bits: Any, out: Quantized | None, noop: Any) -> Quantized:
+        maxima = none if amax is None else read_maxima(amax)
+        bits = [take(random_bits) for take in takes] if split else none if random_bits is None else [random_bits]
+        buffers = none if out is None else [take(out) for take in takes]
+        if are_apart and out is not None:
+            if not are_apart(_arrays(x, Arguments(amax, random_bits, out, noop), buffers)):
+                taken = {**by_direction("amax", amax), **by_direction("random_bits", random_bits)}
+                require_apart("quantize", parts_of(out, names), {"x": x, "noop": noop, **taken})
+            if noop is not None and not on_device and is_set(noop):
+                return out
+        flag = {"noop": noop} if on_device else {}
         if together:
-            return make(*bound[0](x, *[Directions(*each) for each in parts]))
-        results = [repeat(x, *each) for repeat, each in zip(bound, zip(*parts, strict=True), strict=True)]
-        return make(*[results[names.index(name)] if name in names else None for name in DIRECTIONS])
+            return make(*bound[0](x, Directions(*maxima), Directions(*bits), Directions(*buffers), **flag))
+        results = [repeat(x, *each, **flag) for repeat, *each in zip(bound, maxima, bits, buffers, strict=True)]
+        return make(*results) if len(names) == 2 else make(*_in_place(names[0], results[0]))
 
     return again
 
 
-def _arrays(x: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return all arrays of a call: x, and maxima, random bytes and buffers, each with one for every direction."""
-    amax, random_bits, buffers = parts
-    found = [x, *[part for part in (*amax, *random_bits) if part is not None]]
-    return found + [part for data in buffers if data is not None for part in data if part is not None]
+def _in_place(name: Direction, data: Any) -> Parts:
+    """Return the one direction that there is, and None for the other."""
+    return (data, None) if name == "row" else (None, data)
 
 
-def _of_direction(value: Any, name: Direction) -> Any:
-    """Return an argument's part for one direction, of a result, or of an argument that may be one for both."""
-    return getattr(value, name) if isinstance(value, (Directions, Quantized)) else value
+def _reading_maxima(amax: Any, like: Quantized, names: tuple[Direction, ...]) -> Callable[[Any], list[Any]]:
+    """Return the function that reads and checks given maxima, one for each direction."""
+    shapes = [like.matrix if name == "row" else like.matrix[::-1] for name in names]
+    if not isinstance(amax, Directions):
+        read, count = amax_reader(amax, like.spec, shapes[0]), len(names)
+        return lambda amax: [read(amax)] * count
+    takes, readers = [attrgetter(name) for name in names], list[Callable[[Any], Any] | None]()
+    for take, shape in zip(takes, shapes, strict=True):
+        readers.append(None if take(amax) is None else amax_reader(take(amax), like.spec, shape))
+    return lambda amax: [read and read(take(amax)) for read, take in zip(readers, takes, strict=True)]
+
+
+def _arrays(x: Any, given: Arguments, buffers: Sequence[Any]) -> list[Any]:
+    """Return all arrays of a call."""
+    found = [x, *[part for data in buffers for part in data if part is not None]]
+    for value in (given.amax, given.random_bits, given.noop):
+        if value is None:
+            continue
+        for part in value if isinstance(value, Directions) else (value,):
+            if part is not None and not isinstance(part, NUMBERS):
+                found.append(part)
+    return found
 
 
 def _given_to(call: Call, given: Sequence[dict[Direction, Any]]) -> list[Any]:
