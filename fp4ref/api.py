@@ -20,6 +20,7 @@ from fp4ref.arguments import (
 )
 from fp4ref.catalogue import resolve
 from fp4ref.errors import ShapeError
+from fp4ref.given import Arguments
 from fp4ref.layout import layout
 from fp4ref.memory import by_direction, require_apart
 from fp4ref.quantized import (
@@ -152,7 +153,7 @@ def quantize(
     beside = amaxes, given_bits, buffers
     result = Quantized(spec, shape, dtype, scale_layout, **plans.run(planned, x, beside, flag))
     if kinds:
-        first = plans.Arguments(amax, random_bits, out, noop)
+        first = Arguments(amax, random_bits, out, noop)
         repeats.keep(key, plans.repeating(planned, x, first, beside, backend, result), scale_layout, spec=given)
     return result
 
@@ -195,11 +196,11 @@ def dequantize(
 
     Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, HAD-6, LAY-6, NUM-6.
     """
-    kind = repeats.kind_of_bytes(q, direction) if out is None else None
-    key = "dequantize", kind, direction, dtype, inverse_hadamard, backend
-    again = repeats.find(key) if kind else None
+    kinds = repeats.kinds_to_read(q, direction, out)
+    key = "dequantize", kinds, direction, dtype, inverse_hadamard, backend
+    again = repeats.find(key) if kinds else None
     if again:
-        return again(q)
+        return again(q, out)
     require_quantized("dequantize", q)
     to = arrays.output_dtype("dequantize", dtype)
     source = arrays.output_dtype("dequantize", q.dtype)
@@ -216,19 +217,12 @@ def dequantize(
             got = f"out {arrays.dtype_name(out)} {list(out.shape)}"
             raise ShapeError("dequantize", got, f"{to.name} {list(result)}", "DEQ-3")
         require_apart("dequantize", {"out": out}, data._asdict())
-        function(call, data, arrays.as_matrix(out, shape))
+    values = function(call, data, None if out is None else arrays.as_matrix(out, shape))
+    if kinds:
+        repeats.keep(key, plans.reading(call, q, out, backend), q.scale_layout)
+    if out is not None:
         return out
-    values = function(call, data, None)
-    bind = registry.binder(call, backend) if kind else None
-    bound = bind(call, data) if bind else None
-    if direction == "column":
-        repeats.keep(key, bound and (lambda q: bound(q.column)), q.scale_layout)
-        return values
-    if tuple(q.shape) == shape:
-        repeats.keep(key, bound and (lambda q: bound(q.row)), q.scale_layout)
-        return values
-    repeats.keep(key, bound and (lambda q: bound(q.row).reshape(q.shape)), q.scale_layout)
-    return values.reshape(q.shape)
+    return values if direction == "column" or tuple(q.shape) == shape else values.reshape(q.shape)
 
 
 def to_layout(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import numbers
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -17,9 +15,6 @@ from fp4ref.hadamard import POINTS
 from fp4ref.layout import Layout, layout
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized, matrix_shape
 from fp4ref.spec import Granularity, Spec
-
-NUMBERS = (float, int, np.float32)  # types of numbers that a maximum usually has
-LARGEST = float(np.finfo(np.float32).max)
 
 
 def require_quantized(operation: str, q: object, name: str = "q") -> None:
@@ -63,13 +58,7 @@ def read_flag(operation: str, noop: Any, out: Any) -> tuple[bool, dict[str, Any]
         raise DTypeError(operation, got, "one uint8, int32 or float32", "LAY-56")
     if arrays.device_of(noop) != "cpu":
         return False, {"noop": noop}
-    return is_set(arrays.to_numpy(operation, noop)), {}
-
-
-def is_set(noop: Any) -> bool:
-    """Return True if any bit of a flag in the CPU's memory is set. Rules: LAY-56."""
-    value = noop.item()
-    return bool(value != 0 or math.copysign(1.0, value) < 0)
+    return any(np.ascontiguousarray(arrays.to_numpy(operation, noop)).tobytes()), {}
 
 
 def direction_names(directions: str, allow_both: bool = True) -> tuple[Direction, ...]:
@@ -134,29 +123,6 @@ def given_amax(value: Any, spec: Spec, shape: tuple[int, int]) -> Any:
     if bad.any():
         raise DomainError("quantize", f"amax {flat[bad][0]}", ">= 0 and not NaN", "GLB-4")
     return np.abs(flat)  # -0 is 0
-
-
-def amax_reader(value: Any, spec: Spec, shape: tuple[int, int]) -> Callable[[Any], Any]:
-    """Return a function that does for maxima of one kind what `given_amax` does, which accepted the first of them.
-
-    Rules: GLB-4, GLB-5, GLB-8.
-    """
-
-    def one(value: Any) -> Any:
-        number = float(value.item() if is_array else value)
-        if 0 <= number <= LARGEST and (is_array or number == value):
-            return np.array([abs(number)], np.float32)
-        return given_amax(value, spec, shape)
-
-    def of_rows(value: Any) -> Any:
-        flat = arrays.to_numpy("quantize", value).astype(np.float32).reshape(count)
-        return np.abs(flat) if flat.min(initial=0) >= 0 else given_amax(value, spec, shape)
-
-    is_array = not isinstance(value, NUMBERS)
-    if is_array and arrays.device_of(value) != "cpu":
-        return lambda value: value
-    count = shape[0] if spec.global_scale is Granularity.ROW else 1
-    return one if count == 1 else of_rows
 
 
 def _number(value: Any) -> np.float32:

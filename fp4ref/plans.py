@@ -12,8 +12,10 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fp4ref import registry
-from fp4ref.arguments import NUMBERS, amax_reader, direction_names, is_set, parts_of, require_hadamard
+from fp4ref.arguments import direction_names, parts_of, require_hadamard
+from fp4ref.arrays import as_matrix
 from fp4ref.errors import DomainError, ShapeError
+from fp4ref.given import Arguments, is_set, maxima_reader
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import Layout
 from fp4ref.memory import apart, by_direction, require_apart
@@ -143,15 +145,6 @@ def repeating_directions(planned: Planned, x: Any, backend: str | None) -> Calla
     return lambda x: (row and row(x), column(x))
 
 
-class Arguments(NamedTuple):
-    """What `quantize` may be given beside its tensor, as it was given."""
-
-    amax: Any
-    random_bits: Any
-    out: Any
-    noop: Any
-
-
 def repeating(
     planned: Planned,
     x: Any,
@@ -173,17 +166,17 @@ def repeating(
         return None
     names, together = planned.names, planned.together
     none, takes = [None] * len(names), [attrgetter(name) for name in names]
-    read_maxima = _reading_maxima(first.amax, like, names)
+    read_maxima = maxima_reader(first.amax, like, names)
     split = isinstance(first.random_bits, Directions)
     on_device = first.noop is not None and planned.steps[0][0].flag
-    are_apart = None if first.out is None else apart(_arrays(x, first, [take(first.out) for take in takes]))
+    are_apart = None if first.out is None else apart([x, *first.arrays([take(first.out) for take in takes])])
 
     def again(x: Any, amax: Any, random_bits: Any, out: Quantized | None, noop: Any) -> Quantized:
         maxima = none if amax is None else read_maxima(amax)
         bits = [take(random_bits) for take in takes] if split else none if random_bits is None else [random_bits]
         buffers = none if out is None else [take(out) for take in takes]
         if are_apart and out is not None:
-            if not are_apart(_arrays(x, Arguments(amax, random_bits, out, noop), buffers)):
+            if not are_apart([x, *Arguments(amax, random_bits, out, noop).arrays(buffers)]):
                 taken = {**by_direction("amax", amax), **by_direction("random_bits", random_bits)}
                 require_apart("quantize", parts_of(out, names), {"x": x, "noop": noop, **taken})
             if noop is not None and not on_device and is_set(noop):
@@ -202,28 +195,34 @@ def _in_place(name: Direction, data: Any) -> Parts:
     return (data, None) if name == "row" else (None, data)
 
 
-def _reading_maxima(amax: Any, like: Quantized, names: tuple[Direction, ...]) -> Callable[[Any], list[Any]]:
-    """Return the function that reads and checks given maxima, one for each direction."""
-    shapes = [like.matrix if name == "row" else like.matrix[::-1] for name in names]
-    if not isinstance(amax, Directions):
-        read, count = amax_reader(amax, like.spec, shapes[0]), len(names)
-        return lambda amax: [read(amax)] * count
-    takes, readers = [attrgetter(name) for name in names], list[Callable[[Any], Any] | None]()
-    for take, shape in zip(takes, shapes, strict=True):
-        readers.append(None if take(amax) is None else amax_reader(take(amax), like.spec, shape))
-    return lambda amax: [read and read(take(amax)) for read, take in zip(readers, takes, strict=True)]
+def reading(call: Call, q: Quantized, out: Any, backend: str | None) -> Callable[[Quantized, Any], Any] | None:
+    """Return a function that dequantizes other results of this one's kind; None if a backend has none.
 
+    call: of the first one. out: the array that it filled, None for a new one.
+    """
+    name, bind = call.directions[0], registry.binder(call, backend)
+    data, shape = q.direction(name)
+    flat = name == "column" or tuple(q.shape) == shape
+    if out is None:
+        bound = bind(call, data) if bind else None
+        if bound is None:
+            return None
+        if name == "column":
+            return lambda q, _: bound(q.column)
+        return (lambda q, _: bound(q.row)) if flat else (lambda q, _: bound(q.row).reshape(q.shape))
+    fill = bind(call, data, as_matrix(out, shape)) if bind else None
+    if fill is None:
+        return None
+    are_apart = apart([out, *[part for part in data if part is not None]])
 
-def _arrays(x: Any, given: Arguments, buffers: Sequence[Any]) -> list[Any]:
-    """Return all arrays of a call."""
-    found = [x, *[part for data in buffers for part in data if part is not None]]
-    for value in (given.amax, given.random_bits, given.noop):
-        if value is None:
-            continue
-        for part in value if isinstance(value, Directions) else (value,):
-            if part is not None and not isinstance(part, NUMBERS):
-                found.append(part)
-    return found
+    def into(q: Quantized, out: Any) -> Any:
+        data: Any = q.row if name == "row" else q.column
+        if not are_apart([out, *[part for part in data if part is not None]]):
+            require_apart("dequantize", {"out": out}, data._asdict())
+        fill(data, out if flat else out.reshape(shape))
+        return out
+
+    return into
 
 
 def _given_to(call: Call, given: Sequence[dict[Direction, Any]]) -> list[Any]:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fp4ref import registry
-from fp4ref.arguments import NUMBERS
 from fp4ref.catalogue import PROFILES
 from fp4ref.errors import UnknownNameError
+from fp4ref.given import NUMBERS
 from fp4ref.layout import LAYOUTS
 from fp4ref.names import Names
 from fp4ref.quantized import DIRECTIONS, Direction, Directions, Quantized
@@ -95,7 +95,11 @@ def kinds_of_arguments(x: Any, amax: Any, random_bits: Any, out: Any, noop: Any)
         found.append(type(value) is Directions)
     buffers = None if out is None else kind_of_bytes(out, *DIRECTIONS)
     flag = None if noop is None else kind_of(noop)
-    return None if (buffers is None) is not (out is None) or (flag is None) is not (noop is None) else (*found, buffers, flag)
+    return (
+        None
+        if (buffers is None) is not (out is None) or (flag is None) is not (noop is None)
+        else (*found, buffers, flag)
+    )
 
 
 def _kind_of_value(value: Any) -> tuple[Hashable, ...] | None:
@@ -125,6 +129,15 @@ def kind_of_bytes(q: Any, *directions: Direction) -> tuple[Hashable, ...] | None
                 return None
             found.append(kind)
     return tuple(found)
+
+
+def kinds_to_read(q: Any, direction: Direction, out: Any) -> tuple[Hashable, ...] | None:
+    """Return the kinds of what `dequantize` is given; None if one has no kind."""
+    kinds = kind_of_bytes(q, direction)
+    if out is None or kinds is None:
+        return kinds
+    buffer = kind_of(out)
+    return None if buffer is None else (*kinds, buffer)
 
 
 def find(key: Hashable) -> Callable[..., Any] | None:

@@ -16,7 +16,7 @@ from fp4ref.registry import Call
 from fp4ref_cpu import jobs
 from fp4ref_cpu.compiled import maximum, transformer
 from fp4ref_cpu.maps import padding
-from fp4ref_cpu.native import address, buffer_of, starts, text, without_hadamard
+from fp4ref_cpu.native import address, starts, text, without_hadamard, writes
 from fp4ref_cpu.quantizing import AmaxJob, Prepared, QuantizeJob, TransformJob, has_strides, quantize, ready_for
 
 FLOAT = 4  # bytes of a maximum
@@ -76,7 +76,7 @@ def _into(
     call: Call, fill: Fill, start_of: Callable[[Any], int], unit: int, random_of: Callable[[Any], int], like: Any
 ) -> Callable[..., DirectionData]:
     """Return a function that quantizes into the caller's buffers, which are like those of the first call."""
-    data_of, scales_of, place_of = (_none if part is None else _writing(part) for part in like)
+    data_of, scales_of, place_of = (_none if part is None else writes(part) for part in like)
 
     def again(x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None) -> DirectionData:
         start = start_of(x)
@@ -127,12 +127,6 @@ def _none(random_bits: None) -> int:
 def _is_dense(part: Any) -> bool:
     """Return True for no buffer, or one whose elements follow each other."""
     return part is None or bool(arrays.to_numpy("quantize", part).flags.c_contiguous)
-
-
-def _writing(like: Any) -> Callable[[Any], int]:
-    """Return the function that reads the address of a buffer of a kind, and requires that it can be written."""
-    start_of = starts(like)
-    return start_of if arrays.is_torch(like) else lambda part: start_of(buffer_of(part))
 
 
 def _filling(call: Call, ready: Prepared, *, search: bool) -> Fill:

@@ -67,6 +67,12 @@ def starts(like: Any) -> Callable[[Any], int]:
     return lambda x: address(x.view(np.uint16)) or 0  # NumPy shows no memory of others' types
 
 
+def writes(like: Any, operation: str = "quantize") -> Callable[[Any], int]:
+    """Return the function that reads the address of a buffer of a kind, and requires that it can be written."""
+    start_of = starts(like)
+    return start_of if arrays.is_torch(like) else lambda part: start_of(buffer_of(part, operation))
+
+
 def address(array: NDArray[Any] | None) -> int | None:
     """Return the address of the first byte; None for no array."""
     if array is None:
