@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fp4ref import arrays
 from fp4ref.errors import BackendError
 from fp4ref.quantized import Directions
 
 KNOWN = 1024  # places of a call's arrays that are known to be apart, at most
+WORD = np.dtype(np.uint16)
 SEARCHED = 100_000  # candidates that NumPy tries before two arrays with gaps are taken to overlap
 
 
@@ -132,11 +135,29 @@ def apart(like: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
 def _start_reader(x: Any) -> Callable[[Any], int] | None:
     """Return the function that reads where an array without gaps starts, for all of its kind; None for others."""
     if type(x) is np.ndarray:
-        return _numpy_start if x.flags.c_contiguous else None
+        return numpy_start(x) if x.flags.c_contiguous else None
     return type(x).data_ptr if arrays.is_torch(x) and x.is_contiguous() else None
 
 
-def _numpy_start(x: Any) -> int:
+def numpy_start(like: NDArray[Any]) -> Callable[[NDArray[Any]], int]:
+    """Return the function that reads where an array of a kind starts, faster than its interface tells."""
+    if not like.flags.c_contiguous or not like.size:
+        return _described_start
+    if like.dtype.isbuiltin == 1:
+        return _buffer_start
+    if like.dtype.itemsize == WORD.itemsize:  # bfloat16, of which NumPy shows no memory
+        return lambda x: _buffer_start(x.view(WORD))
+    return _described_start
+
+
+def _buffer_start(x: Any) -> int:
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(x))
+    except (TypeError, ValueError, BufferError):  # read-only
+        return _described_start(x)
+
+
+def _described_start(x: NDArray[Any]) -> int:
     start: int = x.__array_interface__["data"][0]
     return start
 
