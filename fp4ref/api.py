@@ -20,7 +20,7 @@ from fp4ref.arguments import (
 )
 from fp4ref.catalogue import resolve
 from fp4ref.errors import ShapeError
-from fp4ref.given import Arguments
+from fp4ref.given import NOTHING, Arguments
 from fp4ref.layout import layout
 from fp4ref.memory import by_direction, require_apart
 from fp4ref.quantized import (
@@ -153,23 +153,41 @@ def quantize(
     beside = amaxes, given_bits, buffers
     result = Quantized(spec, shape, dtype, scale_layout, **plans.run(planned, x, beside, flag))
     if kinds:
-        first = Arguments(amax, random_bits, out, noop)
-        repeats.keep(key, plans.repeating(planned, x, first, beside, backend, result), scale_layout, spec=given)
+        parts = plans.repeating(planned, x, Arguments(amax, random_bits, out, noop), beside, backend)
+        repeats.keep(key, parts and _with_record(parts, result), scale_layout, spec=given)
     return result
 
 
+def _with_record(repeat: Callable[..., Parts | None], like: Quantized) -> Callable[..., Quantized]:
+    """Return a function that returns what another one fills as a result."""
+    make = like.maker()
+
+    def again(x: Any, amax: Any, random_bits: Any, out: Any, noop: Any) -> Any:
+        parts = repeat(x, amax, random_bits, out, noop)
+        return out if parts is None else make(*parts)
+
+    return again
+
+
 def quantize_again(
-    x: Any, spec: Spec, directions: DirectionChoice, scale_layout: LayoutName
-) -> Callable[[Any], Parts] | None:
+    x: Any, spec: Spec, directions: DirectionChoice, scale_layout: LayoutName, given: Arguments = NOTHING
+) -> Callable[..., Any] | None:
     """Return the function that returns what `quantize` fills of other arrays of this one's kind, rows and columns.
 
-    x: an array that `quantize` was just given. The function decides nothing again, and so holds as long as the layouts
-    and backends that are registered. Returns None if no backend has one.
+    x, given: what `quantize` was just given, but for maxima. The function takes the same; it returns None where a flag
+    keeps the buffers as they are. It decides nothing again, and so holds as long as the layouts and backends that are
+    registered. Returns None if no backend has one.
     """
-    form, dtype, shape = layout(scale_layout), arrays.dtype_name(x), tuple(x.shape)
-    asked = spec, dtype, shape, directions, form, arrays.device_of(x), None, False, False
-    kinds = repeats.kind_of(x)
-    return plans.repeating_directions(plans.to_quantize(*asked, registry.registered()), x, None) if kinds else None
+    if repeats.kinds_of_arguments(x, *given) is None:
+        return None
+    flag = given.noop is not None and arrays.device_of(given.noop) != "cpu"
+    how = directions, layout(scale_layout), arrays.device_of(x), None, flag, given.out is not None
+    planned = plans.to_quantize(spec, arrays.dtype_name(x), tuple(x.shape), *how, registry.registered())
+    if given is NOTHING:
+        return plans.repeating_directions(planned, x, None)
+    bits = each_direction(given.random_bits, planned.names, spec, "random_bits")
+    buffers = {name: None if given.out is None else given.out.direction(name)[0] for name in planned.names}
+    return plans.repeating(planned, x, given, (dict.fromkeys(planned.names), bits, buffers), None)
 
 
 def _kind_of_quantize(kinds: Hashable, spec: Spec | str, *options: Hashable) -> tuple[Hashable, ...]:

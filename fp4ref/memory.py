@@ -114,9 +114,13 @@ def apart(like: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
     if len(readers) < len(like):
         return lambda others: False
     sizes, known = [x.nbytes for x in like], set[tuple[int, ...]]()
+    of_torch = all(map(arrays.is_torch, like))
 
     def are_apart(others: Sequence[Any]) -> bool:
-        starts = tuple([reader(x) for reader, x in zip(readers, others, strict=True)])
+        if of_torch:
+            starts = tuple([x.data_ptr() for x in others])
+        else:
+            starts = tuple([reader(x) for reader, x in zip(readers, others, strict=True)])
         if starts in known:
             return True
         end = 0
@@ -167,3 +171,9 @@ def by_direction(argument: str, value: Any) -> dict[str, Any]:
     if isinstance(value, Directions):
         return {f"{argument}.{name}": part for name, part in value._asdict().items()}
     return {argument: value}
+
+
+def named_buffers(out: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Name the buffers that a call fills, of some directions."""
+    each = ((name, getattr(out, name)._asdict()) for name in names)
+    return {f"out.{name}.{field}": part for name, parts in each for field, part in parts.items()}

@@ -12,13 +12,13 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fp4ref import registry
-from fp4ref.arguments import direction_names, parts_of, require_hadamard
+from fp4ref.arguments import direction_names, require_hadamard
 from fp4ref.arrays import as_matrix
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.given import Arguments, is_set, maxima_reader
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import Layout
-from fp4ref.memory import apart, by_direction, require_apart
+from fp4ref.memory import apart, by_direction, named_buffers, require_apart
 from fp4ref.quantized import (
     DIRECTIONS,
     Direction,
@@ -31,6 +31,8 @@ from fp4ref.quantized import (
 from fp4ref.registry import Call
 from fp4ref.remembered import Same
 from fp4ref.spec import Spec
+
+NO_FLAG: dict[str, Any] = {}
 
 
 class Planned(NamedTuple):
@@ -146,53 +148,44 @@ def repeating_directions(planned: Planned, x: Any, backend: str | None) -> Calla
 
 
 def repeating(
-    planned: Planned,
-    x: Any,
-    first: Arguments,
-    given: tuple[dict[Direction, Any], ...],
-    backend: str | None,
-    like: Quantized,
-) -> Callable[..., Quantized] | None:
+    planned: Planned, x: Any, first: Arguments, given: tuple[dict[Direction, Any], ...], backend: str | None
+) -> Callable[..., Parts | None] | None:
     """Return a function that repeats a call with other arrays of the same kinds; None if a backend has none.
 
-    first: of the first call. given: the same, as for `run`. like: its result.
+    first: of the first call. given: the same, as for `run`. The function takes what `quantize` does, and returns both
+    directions, None for one not asked for; it returns None where a flag keeps the buffers as they are.
     """
-    make = like.maker()
     if all(value is None for value in first):
         directions = repeating_directions(planned, x, backend)
-        return directions and (lambda x, *_: make(*directions(x)))
+        return directions and (lambda x, *_: directions(x))
     bound = bound_alike(planned, x, given, backend)
     if bound is None:
         return None
-    names, together = planned.names, planned.together
-    none, takes = [None] * len(names), [attrgetter(name) for name in names]
-    read_maxima = maxima_reader(first.amax, like, names)
-    split = isinstance(first.random_bits, Directions)
-    on_device = first.noop is not None and planned.steps[0][0].flag
-    are_apart = None if first.out is None else apart([x, *first.arrays([take(first.out) for take in takes])])
+    names, together, call = planned.names, planned.together, planned.steps[0][0]
+    none, takes = (None,) * len(names), [attrgetter(name) for name in names]
+    read_maxima = maxima_reader(first.amax, dataclasses.replace(call, direction="both") if len(names) == 2 else call)
+    split, on_device = isinstance(first.random_bits, Directions), first.noop is not None and call.flag
+    every = first.arrays_of(names)
+    are_apart = None if first.out is None else apart(every(x, *first))
 
-    def again(x: Any, amax: Any, random_bits: Any, out: Quantized | None, noop: Any) -> Quantized:
+    def again(x: Any, amax: Any = None, random_bits: Any = None, out: Any = None, noop: Any = None) -> Parts | None:
         maxima = none if amax is None else read_maxima(amax)
         bits = [take(random_bits) for take in takes] if split else none if random_bits is None else [random_bits]
         buffers = none if out is None else [take(out) for take in takes]
-        if are_apart and out is not None:
-            if not are_apart([x, *Arguments(amax, random_bits, out, noop).arrays(buffers)]):
+        if are_apart:
+            if not are_apart(every(x, amax, random_bits, out, noop)):
                 taken = {**by_direction("amax", amax), **by_direction("random_bits", random_bits)}
-                require_apart("quantize", parts_of(out, names), {"x": x, "noop": noop, **taken})
+                require_apart("quantize", named_buffers(out, names), {"x": x, "noop": noop, **taken})
             if noop is not None and not on_device and is_set(noop):
-                return out
-        flag = {"noop": noop} if on_device else {}
+                return None
+        flag = {"noop": noop} if on_device else NO_FLAG
         if together:
-            return make(*bound[0](x, Directions(*maxima), Directions(*bits), Directions(*buffers), **flag))
-        results = [repeat(x, *each, **flag) for repeat, *each in zip(bound, maxima, bits, buffers, strict=True)]
-        return make(*results) if len(names) == 2 else make(*_in_place(names[0], results[0]))
+            parts: Parts = bound[0](x, Directions(*maxima), Directions(*bits), Directions(*buffers), **flag)
+            return parts
+        made = [repeat(x, *each, **flag) for repeat, *each in zip(bound, maxima, bits, buffers, strict=True)]
+        return (made[0], made[1]) if len(made) == 2 else (made[0], None) if names[0] == "row" else (None, made[0])
 
     return again
-
-
-def _in_place(name: Direction, data: Any) -> Parts:
-    """Return the one direction that there is, and None for the other."""
-    return (data, None) if name == "row" else (None, data)
 
 
 def reading(call: Call, q: Quantized, out: Any, backend: str | None) -> Callable[[Quantized, Any], Any] | None:
