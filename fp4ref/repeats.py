@@ -57,8 +57,8 @@ def kind_of(x: Any) -> tuple[Hashable, ...] | None:
     if type(x) is np.ndarray:
         return x.dtype, x.shape, x.strides
     plain = _plain.get(type(x)) or _plain_now().get(type(x))
-    if plain is None or x.layout is not plain.layout or x.is_neg() or plain.is_functional(x):
-        return None  # what is conjugated is complex, which no call takes
+    if plain is None or x.layout is not plain.layout or x.is_neg() or x.is_conj() or plain.is_functional(x):
+        return None
     return x.dtype, x.shape, x.stride(), x.device
 
 

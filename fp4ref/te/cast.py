@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ POSITIVE_NAN, NEGATIVE_NAN = 0x7F, 0xFF  # codes of either FP8 type
 WORDS = {torch.bfloat16: (torch.int16, 7), torch.float32: (torch.int32, 23)}  # their bits, and those of the fraction
 SIGN, TOP = 0x80, 1 << 15  # of a code; of the patterns of 16 bits, the first one with a sign
 TABLED = 2  # bytes of a type whose values fit into a table
+SMALL = 1 << 16  # bytes, below which one thread is faster
 ALL_VALUES = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16)  # bits
 
 
@@ -220,3 +222,10 @@ def _fp8_table(kind: DType, dtype: torch.dtype) -> Tensor:
 def write(buffer: Tensor, values: Tensor, skip: Tensor | None) -> None:
     """Copy values into a buffer, unless skip [] is not 0, which is not read here. Rules: TEL-24."""
     buffer.copy_(values if skip is None else torch.where(skip.bool(), buffer, values))
+
+
+def turned(codes: Tensor) -> Tensor:
+    """Return the transpose of a matrix of bytes, its rows one after the other."""
+    if codes.device.type == "cpu" and codes.numel() < SMALL:
+        return torch.from_numpy(np.ascontiguousarray(np.from_dlpack(codes).T))  # in half of torch's time
+    return codes.t().contiguous()

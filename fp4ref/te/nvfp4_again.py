@@ -86,7 +86,5 @@ def _facts(tensor: Tensor) -> tuple[torch.dtype, torch.Size, torch.device]:
 
 def _bytes_like(quantizer: Any, matrix: tuple[int, int], device: torch.device) -> Directions:
     """Return memory of the kind that random bytes have, with none drawn."""
-    usages = (quantizer.rowwise_usage, matrix), (quantizer.columnwise_usage, matrix[::-1])
-    return Directions(
-        *(torch.empty(shape, dtype=torch.uint8, device=device) if used else None for used, shape in usages)
-    )
+    used = (quantizer.rowwise_usage, matrix), (quantizer.columnwise_usage, matrix[::-1])
+    return Directions(*(torch.empty(shape, dtype=torch.uint8, device=device) if use else None for use, shape in used))
