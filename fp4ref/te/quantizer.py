@@ -85,6 +85,10 @@ class Quantizer(abc.ABC):
         """Return all that decides what quantizing a tensor does on its device; None if it may do more than that."""
         return None
 
+    def kind_of_call(self) -> Hashable | None:
+        """Return what decides, with the kinds of its tensors, what one call does; None for more than that."""
+        return self.kind()
+
     @property
     def lasting(self) -> tuple[Hashable, ...]:
         """The settings of all quantizers that do not choose directions."""
@@ -142,6 +146,16 @@ class Quantizer(abc.ABC):
         """Return a function that makes tensors of a kind, as `make` just made one of it, with nothing decided again.
 
         The function gets the quantizer, of the same kind, to copy it. Where there is no such function, return None.
+        """
+        return None
+
+    def filled_again(
+        self, tensor: Tensor, dst: Any, skip: Tensor | None
+    ) -> Callable[[Tensor, Self, Any, Tensor | None], None] | None:
+        """Return a function that fills tensors of a kind as `fill` just filled one, with nothing decided again.
+
+        The function gets a tensor, the quantizer, which has the same kind, the tensor to fill with its scales where the
+        quantizer wants them, and a flag for `skip` on a device. Where there is no such function, return None.
         """
         return None
 
