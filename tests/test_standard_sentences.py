@@ -513,6 +513,7 @@ def test_sizes_of_sums_and_bits_of_nan():
     )
     assert product == largest
     assert largest**2 * longest < 2**most <= largest**2 * (longest + 1)
+    assert integers(r": (\d+)-bit integers suffice", "GEM-2") == [most + 1]
     low, high = integers(r"Products of MX values span 2\^-(\d+) to 2\^(\d+)", "GEM-2")
     sizes = [
         np.unique(
@@ -530,7 +531,7 @@ def test_sizes_of_sums_and_bits_of_nan():
     finite = np.concatenate([size[np.isfinite(size) & (size > 0)] for size in sizes])
     assert (2.0**-low, True) == (
         (finite.min() * 2.0**-127) ** 2,
-        2.0 ** (high - 2) < (finite.max() * 2.0**127) ** 2 <= 2.0**high,
+        2.0 ** (high - 1) < (finite.max() * 2.0**127) ** 2 <= 2.0**high,
     )
     (bits,) = integers(r"an accumulator of some (\d+) bits", "GEM-2")
     assert abs(bits - (low + high)) < 40
