@@ -124,37 +124,39 @@ def quantize_both(
 
 
 def bind_quantize(
-    call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None
+    call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None, noop: Any = None
 ) -> Callable[..., DirectionData] | None:
     """Return a function that quantizes other tensors of these ones' kinds in one direction, as the first call did."""
-    bound = programs.bind("quantize", call, [x, None, *_of_one(amax, random_bits, out)])
+    bound = programs.bind("quantize", call, [x, noop, *_of_one(amax, random_bits, out)])
     if bound is None:
         return None
 
-    def again(x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None) -> DirectionData:
+    def again(
+        x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None, noop: Any = None
+    ) -> DirectionData:
         alone = amax is None and random_bits is None and out is None
-        parts = bound(x) if alone else bound(x, None, *_of_one(amax, random_bits, out))
-        return DirectionData(*parts) if parts else quantize(call, x, amax, random_bits, out)
+        parts = bound(x) if alone else bound(x, noop, *_of_one(amax, random_bits, out))
+        return DirectionData(*parts) if parts else quantize(call, x, amax, random_bits, out, noop)
 
     return again
 
 
 def bind_quantize_both(
-    call: Call, x: Any, amax: Directions, random_bits: Directions, out: Directions
+    call: Call, x: Any, amax: Directions, random_bits: Directions, out: Directions, noop: Any = None
 ) -> Callable[..., tuple[DirectionData, DirectionData]] | None:
     """Return a function that quantizes other tensors of these ones' kinds in both directions, as the first call did."""
-    bound = programs.bind("quantize", call, [x, None, *_of_both(amax, random_bits, out)])
+    bound = programs.bind("quantize", call, [x, noop, *_of_both(amax, random_bits, out)])
     if bound is None:
         return None
     none = Directions()
 
     def again(
-        x: Any, amax: Directions = none, random_bits: Directions = none, out: Directions = none
+        x: Any, amax: Directions = none, random_bits: Directions = none, out: Directions = none, noop: Any = None
     ) -> tuple[DirectionData, DirectionData]:
         alone = amax is none and random_bits is none and out is none
-        parts = bound(x) if alone else bound(x, None, *_of_both(amax, random_bits, out))
+        parts = bound(x) if alone else bound(x, noop, *_of_both(amax, random_bits, out))
         if parts is None:
-            return quantize_both(call, x, amax, random_bits, out)
+            return quantize_both(call, x, amax, random_bits, out, noop)
         return DirectionData(*parts[:3]), DirectionData(*parts[3:])
 
     return again
