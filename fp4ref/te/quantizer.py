@@ -15,7 +15,7 @@ from fp4ref.te.recipe import Recipe
 
 LASTING = ("internal", "optimize_for_gemm", "role")  # settings of all quantizers that do not choose directions
 _lasting_of = attrgetter(*LASTING)
-Facts: TypeAlias = tuple[torch.dtype, torch.Size, torch.device]  # type, shape and device of a tensor
+Facts: TypeAlias = tuple[torch.dtype, tuple[int, ...], torch.device]  # type, shape and device of a tensor
 
 
 class _Quantize(torch.autograd.Function):
