@@ -184,6 +184,12 @@ def test_a_window_may_begin_and_end_within_a_byte(first: int, size: int) -> None
     assert sum(text.startswith("byte ") for text in drawn) == (first + size + 1) // 2 - first // 2
 
 
+@pytest.mark.parametrize("name", ["hierarchy", "pipeline"])
+def test_the_numbers_of_every_profile_fit_their_cells(name: str) -> None:
+    drawn = [spec for spec in fp4ref.profiles.values() if not spec.stochastic]
+    assert {spec.name: found for spec in drawn if (found := faults(catalogue.draw(name, spec=spec)))} == {}
+
+
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_options_give_a_clean_figure_or_a_reason(data: st.DataObject) -> None:
