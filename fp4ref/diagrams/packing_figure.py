@@ -20,7 +20,11 @@ TITLES = {4: "element 0 in the low nibble", 6: "four codes in three bytes", 8: "
 
 @dataclass(frozen=True)
 class Slots:
-    """Where the elements of a window stand; bytes are drawn whole, so `first` may be the second of its byte."""
+    """The places of a window's elements from left to right.
+
+    per_byte: elements of a byte, which is drawn whole even if the window begins with the second of them. Codes of 6
+    bits share bytes; each of them is a place of its own, 1, and `_bit_stream` places the bytes.
+    """
 
     first: int
     stop: int
@@ -28,12 +32,12 @@ class Slots:
 
     @property
     def bytes(self) -> range:
-        """That hold elements of the window."""
+        """The bytes that hold elements of the window."""
         return range(self.first // self.per_byte, -(-self.stop // self.per_byte))
 
     @property
     def width(self) -> float:
-        """Of an element."""
+        """The width of an element."""
         return CELL * min(1, MOST / (len(self.bytes) * self.per_byte))
 
     def x(self, column: float) -> float:
