@@ -97,7 +97,7 @@ BACKENDS = {
         ("programs",),
         ("reading", "products", "per_tensor", "block_codes", "randoms", "several", "shared_places"),
         ("paths", "multiply", "gemm"),
-        ("grouped",),
+        ("grouped", "bound"),
         ("operations",),
         ("",),
     ),
