@@ -117,7 +117,7 @@ def quantize(
     >>> bytes(q.row.data[0, :2]).hex(), q.row.scales, q.row.amax
     ('f201', array([[126]], dtype=uint8), array([6.], dtype=float32))
 
-    Rules: NUM-3, NUM-4, NUM-6, NUM-7, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7, LAY-12, RES-8.
+    Rules: NUM-3, NUM-4, NUM-6, NUM-7, NUM-12, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7, LAY-12, RES-8.
     """
     kinds = repeats.kinds_of_arguments(x, amax, random_bits, out, noop)
     key = _kind_of_quantize(kinds, spec, directions, scale_layout, backend)
@@ -212,7 +212,7 @@ def dequantize(
 
     Errors: DTypeError, ShapeError, DomainError, LayoutError, BackendError.
 
-    Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, HAD-6, LAY-6, NUM-6.
+    Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, DEQ-7, HAD-6, LAY-6, NUM-6, NUM-13.
     """
     kinds = repeats.kinds_to_read(q, direction, out)
     key = "dequantize", kinds, direction, dtype, inverse_hadamard, backend

@@ -85,10 +85,10 @@ def overlap(one: Memory, other: Memory) -> bool:
 
 
 def require_apart(operation: str, written: Mapping[str, Any], read: Mapping[str, Any]) -> None:
-    """Refuse a call whose buffers overlap each other or what it reads, or are lazy views. Rules: NUM-6, NUM-7."""
+    """Refuse a call whose buffers overlap each other or what it reads, or are lazy views. Rules: NUM-6, NUM-13."""
     for name, value in written.items():
         if arrays.is_lazy_view(value):
-            raise BackendError(operation, f"{name} that negates or conjugates when it is read", "a tensor", "NUM-7")
+            raise BackendError(operation, f"{name} that negates or conjugates when it is read", "a tensor", "NUM-13")
     spans = sorted(filter(None, map(span_of, (*read.values(), *written.values()))))
     if all(stop <= start for (_, stop), (start, _) in pairwise(spans)):
         return
