@@ -224,8 +224,12 @@ def write(buffer: Tensor, values: Tensor, skip: Tensor | None) -> None:
     buffer.copy_(values if skip is None else torch.where(skip.bool(), buffer, values))
 
 
-def turned(codes: Tensor) -> Tensor:
-    """Return the transpose of a matrix of bytes, its rows one after the other."""
+def turned(codes: Tensor, *, kept: bool = False) -> Tensor:
+    """Return the transpose of a matrix of bytes, its rows one after the other.
+
+    kept: somebody else gets the bytes, too, whose memory shall stay one that can be resized.
+    """
     if codes.device.type == "cpu" and codes.numel() < SMALL:
-        return torch.from_numpy(np.ascontiguousarray(np.from_dlpack(codes).T))  # in half of torch's time
+        array = np.from_dlpack(codes) if kept else codes.numpy()
+        return torch.from_numpy(np.ascontiguousarray(array.T))  # in half of torch's time
     return codes.t().contiguous()
