@@ -26,7 +26,7 @@ from fp4ref_cpu.per_tensor import (
     tensor_text,
 )
 from fp4ref_cpu.quantizing import quantize
-from fp4ref_cpu.randoms import random_bits, random_text
+from fp4ref_cpu.randoms import bind_random_bits, random_bits, random_text
 from fp4ref_cpu.reading import (
     bind_dequantize,
     bind_to_layout,
@@ -43,6 +43,7 @@ __all__ = [
     "bind_gemm_exact",
     "bind_gemm_fast",
     "bind_quantize",
+    "bind_random_bits",
     "bind_tensor_decode",
     "bind_tensor_given",
     "bind_tensor_quantize",
