@@ -58,7 +58,7 @@ def to_quantize(
 ) -> Planned:
     """Check what does not depend on bytes, and choose the backends; remembered for the next call of the same kind."""
     if not shape:
-        raise ShapeError("quantize", "a tensor without dimensions", "at least one", "NUM-12")
+        raise ShapeError("quantize", "a tensor without dimensions", "at least one", "NUM-4")
     names = direction_names(directions)
     matrix = matrix_shape(shape)
     call = Call("quantize", spec, dtype, directions, layout=form, device=device, shape=matrix, flag=flag, out=out)
@@ -117,16 +117,16 @@ def to_move(
 
 
 def bound_alike(
-    planned: Planned, x: Any, given: tuple[dict[Direction, Any], ...], backend: str | None, **flag: Any
+    planned: Planned, x: Any, given: tuple[dict[Direction, Any], ...], backend: str | None
 ) -> list[Callable[..., Any]] | None:
     """Return functions that repeat the steps with other arrays of the same kinds; None if a backend has none.
 
-    given, flag: as for `run`.
+    given: as for `run`.
     """
     bound = []
     for call, _ in planned.steps:
         bind = registry.binder(call, backend)
-        repeat = bind(call, x, *_given_to(call, given), **flag) if bind else None
+        repeat = bind(call, x, *_given_to(call, given)) if bind else None
         if repeat is None:
             return None
         bound.append(repeat)
@@ -158,14 +158,13 @@ def repeating(
     if all(value is None for value in first):
         directions = repeating_directions(planned, x, backend)
         return directions and (lambda x, *_: directions(x))
-    names, together, call = planned.names, planned.together, planned.steps[0][0]
-    on_device = first.noop is not None and call.flag
-    bound = bound_alike(planned, x, given, backend, **({"noop": first.noop} if on_device else NO_FLAG))
+    bound = bound_alike(planned, x, given, backend)
     if bound is None:
         return None
+    names, together, call = planned.names, planned.together, planned.steps[0][0]
     none, takes = (None,) * len(names), [attrgetter(name) for name in names]
     read_maxima = maxima_reader(first.amax, dataclasses.replace(call, direction="both") if len(names) == 2 else call)
-    split = isinstance(first.random_bits, Directions)
+    split, on_device = isinstance(first.random_bits, Directions), first.noop is not None and call.flag
     every = first.arrays_of(names)
     are_apart = None if first.out is None else apart(every(x, *first))
 
