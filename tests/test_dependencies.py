@@ -83,7 +83,7 @@ BACKENDS = {
         ("threads", "maps", "build"),
         ("native",),
         ("compiled", "jobs"),
-        ("quantizing", "reading", "randoms"),
+        ("quantizing", "reading", "randoms", "turning"),
         ("bound", "gemm", "per_tensor"),
         ("operations",),
         ("",),

@@ -36,6 +36,7 @@ from fp4ref_cpu.reading import (
     relayout,
     to_layout,
 )
+from fp4ref_cpu.turning import bind_turned, turned, turning_text
 
 __all__ = [
     "bind_dequantize",
@@ -48,6 +49,7 @@ __all__ = [
     "bind_tensor_given",
     "bind_tensor_quantize",
     "bind_to_layout",
+    "bind_turned",
     "dequantize",
     "gemm_blockwise",
     "gemm_exact",
@@ -61,6 +63,7 @@ __all__ = [
     "tensor_given",
     "tensor_quantize",
     "to_layout",
+    "turned",
 ]
 
 
@@ -104,6 +107,8 @@ def _texts(call: Call) -> Iterator[str]:
         yield tensor_text(text(call.required), call.to if call.operation == "tensor_decode" else call.source)
     elif call.operation == "random_bits":
         yield random_text()
+    elif call.operation == "turned":
+        yield turning_text()
 
 
 def gemm_exact(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:

@@ -18,6 +18,7 @@ from fp4ref_cpu.build import functions
 from fp4ref_cpu.native import address, buffer_of, exported, result_in, starts
 
 BLOCK = 16  # bytes of a counter
+SEED_MASK = 2**64 - 1
 
 
 class RandomJob(ctypes.Structure):
@@ -54,24 +55,27 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any) -> Any:
 
 def bind_random_bits(
     calls: Sequence[Call], counters: Sequence[Counters], device: Any
-) -> Callable[[int, int], tuple[Any, ...]]:
-    """Return a function that makes the bytes of some calls from a seed and a stream. counters: for stream 0."""
+) -> Callable[[Any, int], tuple[Any, ...]]:
+    """Return a function that makes the bytes of some calls from a seed and a stream. counters: for stream 0.
+
+    seed: an integer, or an array of one.
+    """
     each = [_binding(call.encoded, part, device) for call, part in zip(calls, counters, strict=True)]
     return lambda seed, stream: tuple([make(seed, stream) for make in each])
 
 
-def _binding(shape: tuple[int, int], counters: Counters, device: Any) -> Callable[[int, int], Any]:
+def _binding(shape: tuple[int, int], counters: Counters, device: Any) -> Callable[[Any, int], Any]:
     """Return a function that makes the bytes of one part from a seed and a stream."""
     make = jobs.maker(arrays.on_device("random_bits", np.empty(0, np.uint8), device), shape, "uint8")
     at, size = starts(make()), shape[0] * shape[1]
     ready, upper = jobs.ready(_job(shape, counters, None), None), counters.upper
     run = jobs.runner(_randoms(), size)
 
-    def again(seed: int, stream: int) -> Any:
+    def again(seed: Any, stream: int) -> Any:
         made = make()
         if size:
             words = ready.words[:]
-            words[OUT], words[SEED], words[UPPER] = at(made), seed, 2 * stream + upper
+            words[OUT], words[SEED], words[UPPER] = at(made), int(seed) & SEED_MASK, 2 * stream + upper
             run(words)
         return made
 

@@ -52,7 +52,7 @@ def blocks_again(
         if directions != "column":
             made["_rowwise_data"], made["_rowwise_scale_inv"] = row.data.view(shape), _scales(scales, padded[0])
         if directions != "row":
-            made["_columnwise_data"] = turned(row.data, kept=True).view(its)
+            made["_columnwise_data"] = turned(row.data).view(its)
             made["_columnwise_scale_inv"] = _scales(scales.T, padded[1])
         return made
 
