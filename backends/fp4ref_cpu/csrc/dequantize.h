@@ -186,7 +186,7 @@ template <class S, class In, class Out> struct Values {
         }
     }
 
-    using Pieces = SideBySide<WIDTH, B, BITS>;
+    using Pieces = SideBySide<WIDTH, B>;
 
     // A strip of `width` values of one row, or of the next `pieces.count` rows below `bottom`.
     static void strip(const DequantizeJob& job, size row, size bottom, size column, int width, const Pieces& pieces)
@@ -223,7 +223,7 @@ template <class S, class In, class Out> struct Values {
 
     static void dequantize(DequantizeJob& job)
     {
-        const Pieces pieces(S::global == Global::row ? 0 : job.columns);
+        const Pieces pieces(S::global == Global::row ? 0 : job.columns, BITS);
         const int lines = pieces.count == 1 ? LINES : SPAN / WIDTH * pieces.count;
         const Units units(&job.next, job.rows, job.columns, lines, SPAN);
         for (size unit; units.take(unit);) {
