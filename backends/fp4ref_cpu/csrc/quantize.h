@@ -239,19 +239,10 @@ template <class S, class Raw> struct Loops {
         alignas(64) unsigned packed[WIDTH / 2];  // narrowed afterwards: before, a compiler narrows every term
 #if defined(__AVX512VBMI__)
         if constexpr (Narrow && by_bytes) {
-            if constexpr (sizeof(word) == 2) {
-                for (int at = 0; at < WIDTH; at += 128) {
-                    const bytes64 first = (bytes64)pairs_of_codes(x + at, scales, at);
-                    const bytes64 both = bytes_of<0, 2>(first, (bytes64)pairs_of_codes(x + at + 64, scales, at + 64));
-                    __builtin_memcpy(out + at / 2, &both, 64);
-                }
-            } else {  // as fast for wide elements, and compiled in half the time
-                bytes64 pairs[WIDTH / 64];
-                for (int at = 0; at < WIDTH; at += 64) pairs[at / 64] = (bytes64)pairs_of_codes(x + at, scales, at);
-                for (int at = 0; at < WIDTH; at += 128) {
-                    const bytes64 both = bytes_of<0, 2>(pairs[at / 64], pairs[at / 64 + 1]);
-                    __builtin_memcpy(out + at / 2, &both, 64);
-                }
+            for (int at = 0; at < WIDTH; at += 128) {
+                const bytes64 first = (bytes64)pairs_of_codes(x + at, scales, at);
+                const bytes64 both = bytes_of<0, 2>(first, (bytes64)pairs_of_codes(x + at + 64, scales, at + 64));
+                __builtin_memcpy(out + at / 2, &both, 64);
             }
             return;
         }
