@@ -174,6 +174,22 @@ def test_no_text_is_clipped_small_or_overlapping(name: str) -> None:
     assert faults(ALL[name]) == []
 
 
+@pytest.mark.parametrize("first", range(3))
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_a_window_may_begin_and_end_within_a_byte(first: int, size: int) -> None:
+    svg = catalogue.draw("packing", shape=(3, 40), window=((0, 1), (first, first + size)))
+    assert faults(svg) == []
+    drawn = [element.text for element in texts(svg)]
+    assert sum(text.startswith("x[") for text in drawn) == size
+    assert sum(text.startswith("byte ") for text in drawn) == (first + size + 1) // 2 - first // 2
+
+
+@pytest.mark.parametrize("name", ["hierarchy", "pipeline"])
+def test_the_numbers_of_every_profile_fit_their_cells(name: str) -> None:
+    drawn = [spec for spec in fp4ref.profiles.values() if not spec.stochastic]
+    assert {spec.name: found for spec in drawn if (found := faults(catalogue.draw(name, spec=spec)))} == {}
+
+
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_options_give_a_clean_figure_or_a_reason(data: st.DataObject) -> None:
