@@ -308,3 +308,12 @@ def test_a_maximum_that_is_not_aligned_is_copied():
         wanted = fp4ref.dequantize(own, backend="numpy")
         for got in (fp4ref.dequantize(own, backend="cpu"), read(own, out)):
             np.testing.assert_array_equal(got.view(np.uint32), wanted.view(np.uint32))
+
+
+@pytest.mark.rule("GLB-5", "BLK-8")
+@pytest.mark.parametrize("spec", [ROWS, "te.fp8_block_2d", "mxfp8-2d"])
+def test_matrices_that_fill_a_part_of_a_strip(spec):
+    for rows, columns in ((3, 255), (130, 256), (2, 257), (128, 513), (129, 16), (16, 1100)):
+        x = np.random.default_rng(rows).standard_normal((rows, columns)).astype(ml_dtypes.bfloat16)
+        got, wanted = (fp4ref.quantize(x, spec, "both", backend=backend) for backend in ("cpu", "numpy"))
+        assert got == wanted, (rows, columns)

@@ -7,10 +7,10 @@
 
 namespace fp4ref_cpu {
 
-template <class S, class Raw> struct Loops {
+template <class S, class Raw, int STRIP = 1024> struct Loops {
     using In = typename input_type<S::flushes, Raw>::type;
     static constexpr int B = S::columns, R = S::rows, BITS = S::Element::Format::bits;
-    using Steps = Walk<Raw, B, R>;
+    using Steps = Walk<Raw, B, R, STRIP>;
     using StripScales = typename Steps::StripScales;
     using word = typename Steps::word;
     static constexpr int BLOCKS = Steps::BLOCKS, WIDTH = Steps::WIDTH;

@@ -127,10 +127,10 @@ template <class In, int LINES, int WIDTH> struct Tiles {
     }
 };
 
-// In: the type in memory. B, R: columns and rows of a block.
-template <class In, int B, int R> struct Walk {
+// In: the type in memory. B, R: columns and rows of a block. STRIP: elements of a strip, about.
+template <class In, int B, int R, int STRIP> struct Walk {
     using word = typename In::word;
-    static constexpr int BLOCKS = B >= 256 ? 4 : (1024 / B + 3) / 4 * 4;  // of a strip: whole groups of four scales
+    static constexpr int BLOCKS = B >= 256 ? 4 : (STRIP / B + 3) / 4 * 4;  // of a strip: whole groups of four scales
     static constexpr int WIDTH = BLOCKS * B;                             // elements of a strip, an even number
     static constexpr int ROWS = (31 / R + 1) * R;                        // rows of a unit where they are contiguous
     static constexpr int LINES = (127 / R + 1) * R;                      // and where they are gathered: long pieces
