@@ -54,6 +54,11 @@ def bounder(prelude: str, dtype: str) -> Any:
     return functions(bounding_text(prelude, dtype), "amax")[0]
 
 
+def strips(spec: Spec) -> tuple[int, ...]:
+    """Return the elements of a strip for matrices of every size, one after the other."""
+    return (STRIP, NARROW) if spec.global_scale is Granularity.ROW or spec.block.rows > 1 else (STRIP,)
+
+
 def quantizing_text(prelude: str, dtype: str, strip: int = STRIP) -> str:
     """Return the text that exports `quantize` for a lowered specification and an input type, by strips of a size."""
     size = "" if strip == STRIP else f", {strip}"

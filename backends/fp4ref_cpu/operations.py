@@ -13,7 +13,7 @@ from fp4ref.spec import Granularity
 from fp4ref_cpu import gemm
 from fp4ref_cpu.bound import bind_quantize
 from fp4ref_cpu.build import CACHE, compile_all, missing
-from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing_text, transforming_text
+from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing_text, strips, transforming_text
 from fp4ref_cpu.native import text, without_hadamard
 from fp4ref_cpu.per_tensor import (
     bind_tensor_decode,
@@ -88,7 +88,7 @@ def _texts(call: Call) -> Iterator[str]:
     """Yield the texts that a call needs."""
     if call.operation == "quantize":
         spec = of_direction(call.required, call.direction)
-        yield quantizing_text(text(spec), call.source)
+        yield from (quantizing_text(text(spec), call.source, strip) for strip in strips(spec))
         if spec.global_scale is not Granularity.NONE:
             yield bounding_text(text(maximum(spec)), call.source)
         if spec.hadamard is not None:  # for small matrices that come again

@@ -24,7 +24,7 @@ from fp4ref.conformance.judge.result_stages import differing
 from fp4ref.conformance.run.machine import require_no_flush
 from fp4ref.conformance.selfcheck import others as selfcheck_others
 from fp4ref.conformance.selfcheck.report import SelfCheckReport
-from fp4ref.conformance.selfcheck.trials import BackendTrial, Expected, Placed, calls, trials
+from fp4ref.conformance.selfcheck.trials import BackendTrial, Expected, PlacedTrial, calls, trials
 from fp4ref.conformance.subjects.subject import golden
 from fp4ref.conformance.vectors import files as vectors
 from fp4ref.conformance.vectors import vector_runs
@@ -113,7 +113,7 @@ def _run_without_looking(name: str, files: Sequence[VectorFile]) -> None:
                 q = (
                     _result(name, trial)
                     if given is None
-                    else placed_result(_stored(trial, Placed(given, trial.order)), name)
+                    else placed_result(_stored(trial, PlacedTrial(given, trial.order)), name)
                 )
                 api.dequantize(q, trial.to, trial.case.direction, backend=name)
     for check in selfcheck_others.checks(name):
@@ -178,7 +178,7 @@ def _with_golden(tell: Callable[[str], None], wanted: bool) -> Iterator[tuple[Ba
             tell(f"aimed cases: {last}")
         data = golden(case)
         values = model_dequantize.dequantize(data, case.matrix, case.spec, INPUT_DTYPES[trial.to], case.x.dtype)
-        yield trial, Expected(Placed(data, trial.order), values)
+        yield trial, Expected(PlacedTrial(data, trial.order), values)
 
 
 def _run_trial(report: SelfCheckReport, name: str, trial: BackendTrial, expected: Expected) -> None:
@@ -254,7 +254,7 @@ def _dequantized(name: str, trial: BackendTrial, expected: Expected) -> list[Mis
     return [] if right else mismatched_words("values", values, pattern_words(wanted))
 
 
-def _stored(trial: BackendTrial, kept: Placed) -> Quantized:
+def _stored(trial: BackendTrial, kept: PlacedTrial) -> Quantized:
     """Return bytes with linear scales as a result in the trial's layout, with poisoned padding."""
     case = trial.case
     part = kept.data._replace(scales=np.where(kept.inside, kept.stored.scales, np.uint8(POISON)))

@@ -82,12 +82,12 @@ class BackendTrial:
 class Expected:
     """The golden model's bytes of a case, and the values that they stand for."""
 
-    placed: Placed
+    placed: PlacedTrial
     values: NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedTrial:
     """Bytes with linear scales, and the layout in which a trial stores these."""
 
     data: DirectionData
