@@ -42,10 +42,10 @@ def quantizer(prelude: str, dtype: str, strip: int = STRIP) -> Any:
 
 def strip_of(spec: Spec, rows: int, columns: int) -> int:
     """Return the elements of a strip: fewer where a direction's rows, which share none, fill only a part of it."""
-    if spec.global_scale is Granularity.ROW:
-        return NARROW if columns <= STRIP // 4 else STRIP
-    tall = spec.block.rows > 1 and -(-rows // spec.block.rows) * columns <= STRIP // 2
-    return NARROW if tall else STRIP
+    if len(strips(spec)) == 1:
+        return STRIP
+    whole = columns if spec.global_scale is Granularity.ROW else -(-rows // spec.block.rows) * columns
+    return NARROW if whole <= STRIP // 4 else STRIP
 
 
 @lru_cache
@@ -56,7 +56,8 @@ def bounder(prelude: str, dtype: str) -> Any:
 
 def strips(spec: Spec) -> tuple[int, ...]:
     """Return the elements of a strip for matrices of every size, one after the other."""
-    return (STRIP, NARROW) if spec.global_scale is Granularity.ROW or spec.block.rows > 1 else (STRIP,)
+    apart = spec.global_scale is Granularity.ROW or spec.block.rows > 1
+    return (STRIP, NARROW) if apart and spec.block.columns <= NARROW else (STRIP,)
 
 
 def quantizing_text(prelude: str, dtype: str, strip: int = STRIP) -> str:
