@@ -1,4 +1,4 @@
-"""What a call may be given beside its tensor, and what is read of it again in a call that repeats an earlier one."""
+"""Arguments of a call beside its tensor, and their values, which a call that repeats an earlier one reads again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class Arguments(NamedTuple):
-    """What `quantize` may be given beside its tensor, as it was given. out: with the buffers of row and column."""
+    """Arguments of `quantize` beside its tensor, as they were given. out: with the buffers of row and column."""
 
     amax: Any = None
     random_bits: Any = None
@@ -30,7 +30,7 @@ class Arguments(NamedTuple):
     def arrays_of(self, names: Sequence[str]) -> Callable[..., list[Any] | tuple[Any, ...]]:
         """Return a function of a tensor and what is given with it that returns every array among these.
 
-        names: the directions whose buffers are filled. What is given has the kinds of these arguments.
+        names: the directions whose buffers are filled. The function's arguments have the kinds of these.
         """
         takes = [attrgetter(name) for name in names]
 

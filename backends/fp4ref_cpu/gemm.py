@@ -79,7 +79,8 @@ def product(function: str, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
     def pointer(part: Any, dtype: Any) -> int:
         if part is None:
             return 0
-        kept.append(np.ascontiguousarray(arrays.to_numpy("gemm", part), dtype))
+        array = np.ascontiguousarray(arrays.to_numpy("gemm", part), dtype)
+        kept.append(array if array.flags.aligned else array.copy())
         return address(kept[-1]) or 0
 
     operands = [pointer(part, np.dtype(kind)) for each in (a, b) for part, kind in zip(each.data, KINDS, strict=True)]

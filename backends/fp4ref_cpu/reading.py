@@ -56,6 +56,7 @@ class RelayoutJob(ctypes.Structure):
     )
 
 
+FLOAT = 4  # bytes of a maximum
 CODES, SCALES, AMAX, VALUES = (jobs.place(DequantizeJob, name) for name in ("data", "scales", "amax", "out"))
 SOURCE, TARGET = (jobs.place(RelayoutJob, name) for name in ("source", "target"))
 
@@ -66,6 +67,7 @@ def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
     Rules: DEQ-1, DEQ-2, DEQ-3, HAD-6, LAY-6.
     """
     parts = [None if part is None else np.ascontiguousarray(arrays.to_numpy("dequantize", part)) for part in data]
+    parts = [part if part is None or part.flags.aligned else part.copy() for part in parts]
     decode = decoder(call)
     dtype = arrays.output_dtype("dequantize", call.to)
     values = np.empty(call.encoded, dtype) if out is None else buffer_of(out, "dequantize")
@@ -89,19 +91,28 @@ def bind_dequantize(
     assert codes_of is not None
     assert scales_of is not None
 
-    def read(data: DirectionData, place: int) -> None:
-        codes, scales, amax = data
-        decode(codes_of(codes), scales_of(scales), amax_of(amax) if amax_of else 0, place)
-
     if out is not None:
         place_of = writes(out, "dequantize")
-        return lambda data, out: read(data, place_of(out))
+
+        def into(data: DirectionData, out: Any) -> Any:
+            codes, scales, amax = data
+            largest = amax_of(amax) if amax_of else 0
+            if largest % FLOAT:  # it is copied
+                return dequantize(call, data, out)
+            decode(codes_of(codes), scales_of(scales), largest, place_of(out))
+            return out
+
+        return into
     make = jobs.maker(data.data, call.encoded, call.to)
     at = starts(make())
 
     def again(data: DirectionData) -> Any:
+        codes, scales, amax = data
+        largest = amax_of(amax) if amax_of else 0
+        if largest % FLOAT:
+            return dequantize(call, data, None)
         values = make()
-        read(data, at(values))
+        decode(codes_of(codes), scales_of(scales), largest, at(values))
         return values
 
     return again

@@ -21,10 +21,11 @@ def one_direction(
     amax: Any,
     random_bits: Any,
     out: DirectionData | None,
+    noop: Any,
     otherwise: Callable[..., DirectionData],
 ) -> Callable[..., DirectionData] | None:
     """Return a function that fills one direction. otherwise: serves calls for which no program was recorded."""
-    bound = programs.bind("quantize", call, [x, None, *of_one(_there(x, amax), random_bits, out)])
+    bound = programs.bind("quantize", call, [x, noop, *of_one(_there(x, amax), random_bits, out)])
     if bound is None:
         return None
 
@@ -39,10 +40,16 @@ def one_direction(
 
 
 def both_directions(
-    call: Call, x: Any, amax: Directions, random_bits: Directions, out: Directions, otherwise: Callable[..., Any]
+    call: Call,
+    x: Any,
+    amax: Directions,
+    random_bits: Directions,
+    out: Directions,
+    noop: Any,
+    otherwise: Callable[..., Any],
 ) -> Callable[..., tuple[DirectionData, DirectionData]] | None:
     """Return the same for both directions."""
-    bound = programs.bind("quantize", call, [x, None, *of_both(_both_there(x, amax), random_bits, out)])
+    bound = programs.bind("quantize", call, [x, noop, *of_both(_both_there(x, amax), random_bits, out)])
     if bound is None:
         return None
 

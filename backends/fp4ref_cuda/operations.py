@@ -125,17 +125,17 @@ def quantize_both(
 
 
 def bind_quantize(
-    call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None
+    call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None, noop: Any = None
 ) -> Callable[..., DirectionData] | None:
     """Return a function that quantizes other tensors of these ones' kinds in one direction, as the first call did."""
-    return bound.one_direction(call, x, amax, random_bits, out, quantize)
+    return bound.one_direction(call, x, amax, random_bits, out, noop, quantize)
 
 
 def bind_quantize_both(
-    call: Call, x: Any, amax: Directions, random_bits: Directions, out: Directions
+    call: Call, x: Any, amax: Directions, random_bits: Directions, out: Directions, noop: Any = None
 ) -> Callable[..., tuple[DirectionData, DirectionData]] | None:
     """Return a function that quantizes other tensors of these ones' kinds in both directions, as the first call did."""
-    return bound.both_directions(call, x, amax, random_bits, out, quantize_both)
+    return bound.both_directions(call, x, amax, random_bits, out, noop, quantize_both)
 
 
 PATHS: dict[str, paths.Path] = {

@@ -141,8 +141,11 @@ class MXFP8Quantizer(Quantizer):
                 held["_rowwise_scale_inv"].copy_(row.scales)
             if column is not None:
                 codes, scales = held["_columnwise_data"], held["_columnwise_scale_inv"]
-                codes.copy_(column.data.t() if flat else column.data.view(width, *x.shape[:-1]).movedim(0, -1))
-                scales.copy_(column.scales.reshape(scales.shape) if quantizer.optimize_for_gemm else column.scales.t())
+                if quantizer.internal:
+                    codes.movedim(-1, 0).view(column.data.shape).copy_(column.data)
+                else:
+                    codes.view(-1, width).copy_(turned(column.data))
+                scales.copy_(column.scales.view(scales.shape) if quantizer.optimize_for_gemm else column.scales.t())
 
         return again
 
@@ -171,7 +174,8 @@ class MXFP8Quantizer(Quantizer):
         if column is not None:
             codes, scales = column.data, column.scales
             if self.internal:
-                held["_columnwise_data"] = codes.view(shape[-1], *shape[:-1]).movedim(0, -1)
+                flat = len(shape) == 2
+                held["_columnwise_data"] = codes.t() if flat else codes.view(shape[-1], *shape[:-1]).movedim(0, -1)
             else:
                 held["_columnwise_data"] = turned(codes) if len(shape) == 2 else turned(codes).view(shape)
             its = scales.shape[::-1]

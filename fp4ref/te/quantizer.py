@@ -86,7 +86,7 @@ class Quantizer(abc.ABC):
         return None
 
     def kind_of_call(self) -> Hashable | None:
-        """Return what decides, with the kinds of its tensors, what one call does; None for more than that."""
+        """Return all that decides, with the kinds of its tensors, about one call; None if something else does, too."""
         return self.kind()
 
     @property
