@@ -23,7 +23,8 @@ def citing(index: Index, rule: str, tree: Tree | None = None) -> dict[str, list[
     tree = tree or rules.here()
     found = index.citing(rule)
     known = {(each.name, each.place.partition(":")[0]) for each in found["tests"]}
-    marked = rules.marked(tree, tree.tests, "example") if tree.tests else ()
+    asked = re.compile(re.escape(rule))
+    marked = rules.marked(tree, tree.tests, "example", asked) if tree.tests else ()
     of_rule = [each for each in marked if each.rule == rule]
     return found | {"examples": [each for each in of_rule if (each.name, each.place.partition(":")[0]) not in known]}
 
