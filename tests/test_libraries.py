@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -297,12 +298,15 @@ def test_a_status_is_a_finding_unless_it_means_success(compiled):
     assert "the function returned 0, success is 1" in text
 
 
+@pytest.mark.example("CNF-99")
 @pytest.mark.rule("CNF-99")
 def test_a_workspace_has_guards(compiled):
-    listed = [*FIVE["arguments"], {"workspace": "rows"}]
+    ((cell, kind),) = rows_of("CNF-99")
+    written, size = re.findall("`(.*?)`", cell)
+    listed = [*FIVE["arguments"], {"workspace": size}]
     found = finding(report(compiled, "work_past_the_end", changed(arguments=listed), families=["normal"]))
-    assert found == "wrote-outside in 2 of 2: workspace rows #0: 1 byte outside, 0 bytes after its end"
-    listed[-1] = {"workspace": "rows + 1"}
+    assert found == f"{kind} in 2 of 2: workspace {size} #0: 1 byte outside, 0 bytes after its end"
+    listed[-1] = {"workspace": written}
     assert report(compiled, "work_past_the_end", changed(arguments=listed)).ok
 
 
