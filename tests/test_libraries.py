@@ -20,6 +20,7 @@ from fp4ref.conformance import families as aimed
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import runner
 from fp4ref.conformance.run.libraries import library, named, names, parse
+from fp4ref.conformance.subjects.library.arguments import KINDS
 from fp4ref.conformance.subjects.library.binding import bind
 from fp4ref.conformance.subjects.library.expression import ExpressionError, evaluated, parsed
 from fp4ref.conformance.subjects.library.records import Records
@@ -243,8 +244,11 @@ def test_pointers_and_a_stream_of_a_device(tmp_path):
 # What is passed, and what is found
 
 
+@pytest.mark.example("CNF-16")
 @pytest.mark.rule("CNF-16")
 def test_arguments_of_every_kind(compiled):
+    shown = [name for cell, _ in rows_of("CNF-16") for name in re.findall("`(.*?)`", cell)]
+    assert sorted(shown) == sorted(KINDS)
     listed = [
         {"dtype": {"float32": 5}, "type": "int32"},
         {"constant": 0.5, "type": "float"},

@@ -207,9 +207,15 @@ def test_only_the_first_call_may_compile(here):
     assert "no result after 1 s" in text
 
 
+@pytest.mark.example("CNF-13")
 @pytest.mark.rule("CNF-75")
 def test_three_breakdowns_end_a_run(here):
+    ((cell, result),) = rows_of("CNF-13")
+    (call,) = re.findall(r"calls `(os\._exit\(\d+\))`", cell)
+    (here / "kernels.py").write_text(KERNELS.replace("os._exit(9)", call))
     status, text, _ = verify("dies")
+    assert f"{re.findall('`(.*?)`', result)[0]} in 3 of" in text.splitlines()[0]
+    assert f"exit status {re.findall('[0-9]+', call)[0]}" in text
     assert (here / "called").read_text() == "xxx"
     assert status == 1
     assert "after 3 breakdowns: " in text

@@ -85,6 +85,18 @@ def test_a_sentence_stands_before_the_name_of_a_profile():
 
 
 @pytest.mark.rule("CNF-28")
+@pytest.mark.example("CNF-28")
+def test_fewer_mistakes_come_first():
+    ((cell, named),) = rows_of("CNF-28")
+    names = {"ties away": "element-away", "block scales rounded up": "scale-codec-up"}
+    (both,) = (each.split(" and ") for each in cell.split("; ") if " and " in each)
+    away, up = (mistake for name in both for mistake in MISTAKES if mistake.name == names[name])
+    one = Hypothesis(kernel_of(NVFP4)).but(away)
+    assert ranked([one.but(up), one])[0] == one
+    assert [mistake.name for mistake in one.mistakes] == [names[named]]
+
+
+@pytest.mark.rule("CNF-28")
 def test_every_profile_is_told_in_words():
     for spec in (NVFP4, MXFP4):
         for profile in PROFILES.values():

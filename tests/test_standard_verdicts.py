@@ -12,6 +12,8 @@ import pytest
 
 import fp4ref
 from commands import fp4
+from fp4ref.cli.report import SHADES
+from fp4ref.cli.session import PLAIN
 from fp4ref.conformance.diagnosis import dumps as dump_diagnosis
 from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.conformance.families import FAMILIES, cases
@@ -325,3 +327,14 @@ def test_statuses_of_commands(tmp_path, monkeypatch):
     found = fp4("verify", tmp_path / "a.npz")
     assert (found.exit_code, len(found.stderr.splitlines())) == (int(three), 1)
     assert "(diagnose.py:2)" in found.stderr
+
+
+@pytest.mark.rule("CNF-111")
+@pytest.mark.example("CNF-111")
+def test_shades_where_the_encoding_has_none():
+    ((command, result),) = rows_of("CNF-111")
+    encoding = re.search(r"PYTHONIOENCODING=(\w+) fp4ref report x\.npz", command)[1]
+    first, last = map(int, re.search(r"the shades of the histogram are digits (\d) to (\d)", result).groups())
+    assert SHADES.translate(PLAIN) == "".join(map(str, range(first, last + 1)))
+    with pytest.raises(UnicodeEncodeError):
+        SHADES.encode(encoding)
