@@ -46,6 +46,7 @@ FLOORS = {
         "model",
         "api",
         "arguments",
+        "given",
         "plans",
         "repeats",
         "random_source",

@@ -17,9 +17,11 @@ from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing
 from fp4ref_cpu.native import text, without_hadamard
 from fp4ref_cpu.per_tensor import (
     bind_tensor_decode,
+    bind_tensor_given,
     bind_tensor_quantize,
     tensor_codes,
     tensor_decode,
+    tensor_given,
     tensor_quantize,
     tensor_text,
 )
@@ -42,6 +44,7 @@ __all__ = [
     "bind_gemm_fast",
     "bind_quantize",
     "bind_tensor_decode",
+    "bind_tensor_given",
     "bind_tensor_quantize",
     "bind_to_layout",
     "dequantize",
@@ -54,6 +57,7 @@ __all__ = [
     "random_bits",
     "tensor_codes",
     "tensor_decode",
+    "tensor_given",
     "tensor_quantize",
     "to_layout",
 ]
@@ -95,7 +99,7 @@ def _texts(call: Call) -> Iterator[str]:
         yield gemm.multiplying_text(*specs)
         if call.operation == "gemm_fast":
             yield from (text for spec in specs for text in _texts(gemm.reading(spec)))
-    elif call.operation in {"tensor_quantize", "tensor_codes", "tensor_decode"}:
+    elif call.operation in {"tensor_quantize", "tensor_given", "tensor_codes", "tensor_decode"}:
         yield tensor_text(text(call.required), call.to if call.operation == "tensor_decode" else call.source)
     elif call.operation == "random_bits":
         yield random_text()

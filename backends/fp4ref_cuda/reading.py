@@ -35,15 +35,15 @@ def dequantize(call: Call, data: DirectionData, out: Any = None) -> Any:
     return programs.serve("dequantize", call, (*data, out), lambda: (dequantized(call, data, out),))[0]
 
 
-def bind_dequantize(call: Call, data: DirectionData) -> Callable[[DirectionData], Any] | None:
-    """Return a function that dequantizes other buffers of these ones' kinds."""
-    bound = programs.bind("dequantize", call, (*data, None))
+def bind_dequantize(call: Call, data: DirectionData, out: Any = None) -> Callable[..., Any] | None:
+    """Return a function that dequantizes other buffers of these ones' kinds, into other arrays like `out` if given."""
+    bound = programs.bind("dequantize", call, (*data, out))
     if bound is None:
         return None
 
-    def again(data: DirectionData) -> Any:
-        values = bound(*data, None)
-        return values[0] if values else dequantize(call, data)
+    def again(data: DirectionData, out: Any = None) -> Any:
+        values = bound(*data, out)
+        return values[0] if values else dequantize(call, data, out)
 
     return again
 

@@ -134,6 +134,11 @@ def _detail(each: KnownMistake, effect: Effect | None) -> None:
         paragraph(f"registered: {each.source}", 2)
     if effect is None:
         return
+    if effect.failures:
+        which = f"in {effect.failures} of {effect.cases} small aimed cases it makes no bytes"
+        paragraph(f"under {effect.spec}: {which}, in the first because of {effect.error}", 2)
+        if effect.failures == effect.cases:
+            return
     changed = sum(effect.changes.values())
     if not changed:
         paragraph(f"under {effect.spec}: no byte of {effect.cases} small aimed cases changes", 2)
