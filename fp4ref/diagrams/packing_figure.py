@@ -28,12 +28,12 @@ class Slots:
 
     @property
     def bytes(self) -> range:
-        """That hold elements of the window."""
+        """The bytes that hold elements of the window."""
         return range(self.first // self.per_byte, -(-self.stop // self.per_byte))
 
     @property
     def width(self) -> float:
-        """Of an element."""
+        """The width of an element."""
         return CELL * min(1, MOST / (len(self.bytes) * self.per_byte))
 
     def x(self, column: float) -> float:
