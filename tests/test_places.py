@@ -538,3 +538,19 @@ def test_the_shortest_of_several_places():
     assert of_last == f"{place.text}, not: in row {rows - 1}"
     place = learn(labelled(lambda u: np.isin(u.row, range(numbers[0], rows, numbers[1] - numbers[0])), shapes=shapes))
     assert of_odd == place.text
+
+
+@pytest.mark.rule("CNF-26")
+@pytest.mark.example("CNF-26")
+def test_the_places_of_the_rule():
+    rows = rows_of("CNF-26")
+    wrong = [int(row) for row in re.findall(r"in row (\d+)", rows[1][0])]
+    of_row = [int(row) for row in re.findall(r"bytes of row (\d+)|, of row (\d+)", rows[1][0])[0] if row]
+    place = learn(labelled(lambda u: np.isin(u.row, wrong), shapes=((wrong[-1] + 1, 64), (wrong[-1] + 1, 128))))
+    assert rows[1][1] == f"bytes are those of row - {wrong[0] - of_row[0]}, {place.text}"
+    first, last, width = map(int, re.search(r"blocks (\d) to (\d) of every eight blocks of (\d+)", rows[2][0]).groups())
+    inside = lambda u: np.isin(u.column // width % 8, range(first, last + 1))  # noqa: E731
+    place = learn(labelled(inside, shapes=((16, 256), (16, 512))))
+    blocks = re.fullmatch(r"where block % 8 >= (\d)", place.text)
+    columns = re.search(r"where column % (\d+) >= (\d+)", rows[2][1])
+    assert place.text == columns[0] or int(blocks[1]) * width == int(columns[2]) == int(columns[1]) // 2
