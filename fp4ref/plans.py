@@ -58,7 +58,7 @@ def to_quantize(
 ) -> Planned:
     """Check what does not depend on bytes, and choose the backends; remembered for the next call of the same kind."""
     if not shape:
-        raise ShapeError("quantize", "a tensor without dimensions", "at least one", "NUM-4")
+        raise ShapeError("quantize", "a tensor without dimensions", "at least one", "NUM-12")
     names = direction_names(directions)
     matrix = matrix_shape(shape)
     call = Call("quantize", spec, dtype, directions, layout=form, device=device, shape=matrix, flag=flag, out=out)
