@@ -32,7 +32,7 @@ Examples:
 @click.argument("name", default="*", metavar="[NAME]")
 @click.option("--stage", default="", metavar="STAGE", help="Only mistakes at this stage, such as 'encode scale'.")
 @click.option(
-    "--rule", default="", metavar="RULE", help="Only mistakes that may break this rule, or rules of a prefix."
+    "--rule", default="", metavar="RULE", help="Only mistakes that may break this rule, or a rule with this prefix."
 )
 @click.option("--spec", default="", metavar="SPEC", help="Only mistakes that mean something under this specification.")
 @click.option("--operation", type=click.Choice([*INPUTS]), default="quantize", help="The operation of the kernel.")
