@@ -82,6 +82,10 @@ class Hypothesis:
         """Return True if it makes every byte of a case."""
         return item.matches(self.kernel, self.scales, self.data, tier)
 
+    def explains_all(self, items: Iterable[Item], tier: Tier) -> bool:
+        """Return True if it makes every byte of a tier; a case of which it makes all is asked for no other tier."""
+        return all(self.explains(item) or self.explains(item, tier) for item in items)
+
 
 def pairs(mistakes: Sequence[Mistake]) -> Iterator[tuple[Mistake, Mistake]]:
     """All pairs of different stages, in the order of computation."""

@@ -12,10 +12,12 @@ class Refuted:
     """Searches that ended in time, and all that they found: whatever else they tried is refuted, in more cases too.
 
     found: by tier and cost, and whether two causes were not tried together for scales that are right. mistakes: the
-    names of those that were tried. paired: whether two mistakes in two places may explain the cases.
+    names of those that were tried. paired: whether two mistakes in two places may explain the cases. measured: what
+    explains the cases, if something in it was measured there.
     """
 
     def __init__(self, mistakes: Sequence[str] = ()) -> None:
         self.mistakes = mistakes
         self.found: dict[tuple[Tier, int, bool], list[Hypothesis]] = {}
         self.paired = True
+        self.measured: list[Hypothesis] = []
