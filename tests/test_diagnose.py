@@ -11,7 +11,7 @@ from fp4ref.conformance.diagnosis import diagnose as diagnosing
 from fp4ref.conformance.diagnosis import session as sessions
 from fp4ref.conformance.diagnosis.diagnose import diagnose
 from fp4ref.conformance.diagnosis.evidence import Item
-from fp4ref.conformance.diagnosis.explanations import report_lines, verdict
+from fp4ref.conformance.diagnosis.explanations import ENDED, report_lines, verdict
 from fp4ref.conformance.diagnosis.readings import FAILURES
 from fp4ref.conformance.diagnosis.stages import by_stages
 from fp4ref.conformance.families import cases
@@ -282,6 +282,19 @@ def test_random_corruption_is_not_explained(part, stage, seconds):
     assert found.first_stage == stage
     assert verdict(found).startswith(f"not explained: bytes first differ at the {stage}, in ")
     assert not found.explained
+
+
+@pytest.mark.rule("CNF-30")
+def test_a_search_that_tried_everything_says_so_and_one_that_was_cut_says_how_it_gets_more_time():
+    rng = np.random.default_rng(7)
+    evidence = changed(
+        of_spec(MXFP8_E4M3, MXFP8_E4M3)[:6], data=lambda d: d ^ (rng.random(d.shape) < 0.3) * np.uint8(5)
+    )
+    start = time.thread_time()
+    found = diagnose(MXFP8_E4M3, "linear", evidence, budget_seconds=100)
+    assert time.thread_time() - start < 10
+    assert report_lines(found)[-1] == ENDED
+    assert "--diagnosis-seconds" in report_lines(diagnose(MXFP8_E4M3, "linear", evidence, budget_seconds=0.3))[-1]
 
 
 def test_one_flipped_code_is_not_explained():

@@ -63,6 +63,11 @@ class Hypothesis:
         )
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its mistakes."""
+        return tuple(mistake.name for mistake in self.mistakes)
+
+    @property
     def cost(self) -> int:
         """The amount that it assumes, for ranking."""
         named = (self.profile is not None) + (self.scales is not DECLARED) + (self.data is not LOW_FIRST)

@@ -63,8 +63,8 @@ class Session:
         self.budget = end - self.start
         self.complete = True
         self.tried = Refuted([mistake.name for mistake in tellable(items, special=True)])
-        self.earlier = earlier if earlier is not None and earlier.mistakes == self.tried.mistakes else Refuted()
-        self.measured = earlier.measured if earlier is not None else ()
+        self.earlier = (earlier or Refuted()).of(self.tried.mistakes)
+        self.tried.dead = self.earlier.dead
         self.kinds = special_kinds(items)
         self.stagewise: Stagewise | None = None
         self.paired = False  # if pairs in places were looked for, to the end
@@ -114,7 +114,7 @@ class Session:
 
     def _search(self, tier: Tier, share: Share) -> Search:
         deadline = self.start + share.value * self.budget
-        return Search(self.spec, self.items, tier, deadline, special=tier is True)
+        return Search(self.spec, self.items, tier, deadline, special=tier is True, dead=self.tried.dead)
 
     @cached_property
     def _likely(self) -> Place:
@@ -234,7 +234,7 @@ class Session:
     def _measured_anew(self, parts: Sequence[Part]) -> list[Hypothesis]:
         """Return what explained a few cases, with what was measured there measured in all cases, if it explains all."""
         tick = self._ticking(Share.WORDS)
-        anew = (changed for found in self.measured for changed in measured_anew(found, parts, tick))
+        anew = (changed for found in self.earlier.measured for changed in measured_anew(found, parts, tick))
         return self._in_time(lambda: (one for one in anew if one.explains_all(self.items, False)))[:1]
 
     def _by_stages(self, parts: Sequence[Part], *, compose: bool = True) -> Stagewise:
