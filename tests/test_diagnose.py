@@ -7,10 +7,13 @@ import pytest
 from covering import few, names_by_parts
 from fp4ref import packing
 from fp4ref.catalogue import PROFILES
+from fp4ref.conformance.diagnosis import diagnose as diagnosing
+from fp4ref.conformance.diagnosis import session as sessions
 from fp4ref.conformance.diagnosis.diagnose import diagnose
 from fp4ref.conformance.diagnosis.evidence import Item
-from fp4ref.conformance.diagnosis.explanations import report_lines, verdict
+from fp4ref.conformance.diagnosis.explanations import ENDED, report_lines, verdict
 from fp4ref.conformance.diagnosis.readings import FAILURES
+from fp4ref.conformance.diagnosis.stages import by_stages
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.families.variants import Topic
 from fp4ref.conformance.mistakes import MISTAKES, Exhibit, kernel_of, scale_readers
@@ -282,6 +285,19 @@ def test_random_corruption_is_not_explained(part, stage, seconds):
     assert not found.explained
 
 
+@pytest.mark.rule("CNF-30")
+def test_a_search_that_tried_everything_says_so_and_one_that_was_cut_says_how_it_gets_more_time():
+    rng = np.random.default_rng(7)
+    evidence = changed(
+        of_spec(MXFP8_E4M3, MXFP8_E4M3)[:6], data=lambda d: d ^ (rng.random(d.shape) < 0.3) * np.uint8(5)
+    )
+    start = time.thread_time()
+    found = diagnose(MXFP8_E4M3, "linear", evidence, budget_seconds=100)
+    assert time.thread_time() - start < 10
+    assert report_lines(found)[-1] == ENDED
+    assert "--diagnosis-seconds" in report_lines(diagnose(MXFP8_E4M3, "linear", evidence, budget_seconds=0.3))[-1]
+
+
 def test_one_flipped_code_is_not_explained():
     evidence = of_spec(NVFP4, NVFP4)
     case, got = evidence[0]
@@ -317,6 +333,26 @@ def test_what_special_values_leave_open_is_said():
     assert (every, cause, half) == ("every byte", "wrong, with that cause", "half of the bytes")
     assert unless.startswith("wrong: not explained, ")
     assert verdict(found).endswith("not explained: the differences on NaN")
+
+
+@pytest.mark.rule("CNF-2")
+def test_what_was_measured_in_a_few_cases_is_measured_anew_in_all(monkeypatch):
+    def rounded(y, bits, codec):
+        code = codec.encode(y, bits)
+        return np.where((np.abs(y) >= 0.75) & (np.abs(y) <= 0.7937), code - 1, code).astype(np.uint8)
+
+    kernel, evidence = kernel_of(NVFP4).but(round=rounded), []
+    for case in inputs("nvfp4"):
+        side = scale_side(kernel, Exhibit(case), EVERY)
+        data = packing.pack(code_side(kernel, side), NVFP4.element.format)
+        evidence.append((case, DirectionData(data, side.scales, side.amax)))
+    monkeypatch.setattr(diagnosing, "FIRST", 1 << 13)
+    judged = []
+    monkeypatch.setattr(sessions, "by_stages", lambda *args, **how: judged.append(args[1]) or by_stages(*args, **how))
+    found = diagnose(NVFP4, "linear", evidence)
+    assert "0.5 reaches up to 0.79" in verdict(found)
+    assert len(judged) == 1  # among few cases; they allow another boundary, which the others refute
+    assert len(judged[0]) < len(evidence)
 
 
 def test_the_time_is_kept():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -54,10 +54,37 @@ def explained_codes(found: Hypothesis, parts: Sequence[Part], tick: Tick, *, mea
         if changed is found and alive:
             break
     if not result and measure:
-        whole = [part for part in usable if part.whole and part.item.size <= LARGE]
-        pairs = [(part, side) for part in whole if (side := _side(found, part)) is not None]
-        result = _unnamed_codes(found, known, pairs, written)
+        result = _unnamed_codes(found, known, _with_sides(found, usable), written)
     return sorted(result, key=lambda hypothesis: hypothesis.cost)
+
+
+def measured_anew(found: Hypothesis, parts: Sequence[Part], tick: Tick) -> Iterator[Hypothesis]:
+    """Yield a hypothesis of a few cases with that of its mistakes that was measured there measured in more of them."""
+    measured = [mistake for mistake in found.mistakes if mistake.measured]
+    if found.profile is not None or len(measured) != 1 or measured[0].stage not in AFTER_SCALES:
+        return
+    start: Hypothesis | None = Hypothesis(kernel_of(found.kernel.spec), scales=found.scales)
+    for mistake in found.mistakes:
+        if not (mistake.measured or mistake.special):
+            start = start and start.but(mistake)
+    if start is not None:
+        tick()
+        yield from _measured(start, _with_sides(start, parts), found.data)
+
+
+def _with_sides(found: Hypothesis, parts: Sequence[Part]) -> list[tuple[Part, ScaleSide]]:
+    """Return the whole cases in which codes are measured, and the scales that elements are divided by."""
+    whole = [part for part in parts if part.whole and 0 < part.item.size <= LARGE]
+    return [(part, side) for part in whole if (side := _side(found, part)) is not None]
+
+
+def _measured(found: Hypothesis, pairs: Sequence[tuple[Part, ScaleSide]], reader: DataReader) -> Iterator[Hypothesis]:
+    """Yield a hypothesis with a factor, other codes, or a rounding that is measured."""
+    for measure in (factor_of_elements, code_map, element_boundaries):
+        mistake = measure(found.kernel, pairs, reader)
+        changed = None if mistake is None else found.but(mistake)
+        if changed is not None:
+            yield changed.reading(data=reader)
 
 
 def right_codes(found: Hypothesis, parts: Sequence[Part], tick: Tick) -> bool:
@@ -98,11 +125,9 @@ def _unnamed_codes(
         if alive:
             return [changed.reading(data=reader) for reader in alive]
     for reader in (LOW_FIRST, *orders, HIGH_FIRST) if of_tensors else (LOW_FIRST,):
-        for measure in (factor_of_elements, code_map, element_boundaries):
-            mistake = measure(found.kernel, pairs, reader)
-            changed = None if mistake is None else found.but(mistake)
-            if changed is not None and written(changed, [reader]):
-                return [changed.reading(data=reader)]
+        for changed in _measured(found, pairs, reader):
+            if written(changed, [reader]):
+                return [changed]
     return []
 
 

@@ -11,6 +11,8 @@ from fp4ref.conformance.mistakes.record import Cause
 from fp4ref.spec import Spec
 
 LISTED = 3  # tensors that are named before the others are counted
+ENDED = "the search tried all mistakes and profiles that it knows, in time: more time would find nothing else"
+CUT = "the search ran out of time: a larger --diagnosis-seconds lets it try more"
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,6 @@ def report_lines(diagnosis: Diagnosis) -> list[str]:
         for finding in diagnosis.findings:
             said = "right" if finding.right else finding.text or "not explained"
             lines.append(f"{finding.stage}, given what comes before it: {said}")
-    if not diagnosis.complete and not diagnosis.explanations:
-        lines.append("the search ran out of time")
+    if not diagnosis.explanations:
+        lines.append(ENDED if diagnosis.complete else CUT)
     return lines

@@ -63,6 +63,11 @@ class Hypothesis:
         )
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its mistakes."""
+        return tuple(mistake.name for mistake in self.mistakes)
+
+    @property
     def cost(self) -> int:
         """The amount that it assumes, for ranking."""
         named = (self.profile is not None) + (self.scales is not DECLARED) + (self.data is not LOW_FIRST)
@@ -81,6 +86,10 @@ class Hypothesis:
     def explains(self, item: Item, tier: Tier = True) -> bool:
         """Return True if it makes every byte of a case."""
         return item.matches(self.kernel, self.scales, self.data, tier)
+
+    def explains_all(self, items: Iterable[Item], tier: Tier) -> bool:
+        """Return True if it makes every byte of a tier; a case of which it makes all is asked for no other tier."""
+        return all(self.explains(item) or self.explains(item, tier) for item in items)
 
 
 def pairs(mistakes: Sequence[Mistake]) -> Iterator[tuple[Mistake, Mistake]]:

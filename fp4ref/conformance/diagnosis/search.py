@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.diagnosis.clock import OutOfTimeError, processor_time
 from fp4ref.conformance.diagnosis.evidence import SMALL, Item, Part
 from fp4ref.conformance.diagnosis.hypotheses import AFTER_SCALES, Hypothesis, pairs, similar, together
+from fp4ref.conformance.diagnosis.likely_pairs import likeliest
 from fp4ref.conformance.diagnosis.marks import Tier
 from fp4ref.conformance.diagnosis.support import tellable
 from fp4ref.conformance.mistakes.data_readers import ALL_DATA_READERS, DATA_READERS, LOW_FIRST, DataReader
@@ -26,33 +25,19 @@ from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, digit_readers, scale_readers
 from fp4ref.conformance.mistakes.record import Mistake
 from fp4ref.conformance.mistakes.transforms import other_orders
-from fp4ref.formats import F
 from fp4ref.spec import Spec
 
-MASK = (1 << 62) - 1
-CLASH = 0.1  # up to this share of contradicting blocks two mistakes are likely together
-SAMPLED = 24  # pieces on which pairs of mistakes are excluded
 PAIR = 2  # causes together
 FIRST = 12  # pieces on which a hypothesis that makes the same numbers as another need not fail again
 GLANCED = 24  # pieces on which scales are compared before codes are
-
-
-class Outcomes(NamedTuple):
-    """Scale bytes, and a number for the maxima; and which of them are the candidate's."""
-
-    made: NDArray[np.int64]
-    right: NDArray[np.bool_]
-
-    def same_as(self, other: Outcomes) -> NDArray[np.bool_]:
-        """Return True where two hypotheses make the same bytes and both are defined."""
-        return np.asarray((self.made == other.made) & (self.made >= 0))
 
 
 @dataclass
 class Search:
     """Hypotheses about some items, tried on one tier of their bytes.
 
-    deadline: of the processor's time. first: pieces of the evidence, the most telling first.
+    deadline: of the processor's time. dead: what was refuted, wherever its bytes are read; a search on more cases that
+    is given them does not try them again.
     """
 
     spec: Spec
@@ -60,6 +45,7 @@ class Search:
     tier: Tier
     deadline: float
     special: bool
+    dead: set[Hashable] = field(default_factory=set)
     _found: dict[int, list[Hypothesis]] = field(default_factory=dict)
     _refuted: set[Hashable] = field(default_factory=set)
 
@@ -86,7 +72,7 @@ class Search:
     def explanations(self, cost: int) -> Iterator[Hypothesis]:
         """Hypotheses of a cost that make every byte of the tier."""
         for first in range(cost + 1):
-            if first == cost == 1 and cost not in self._found:
+            if first == cost > 0 and cost not in self._found:
                 yield from filter(self.whole, self._scale_side(cost, entire=True))
                 continue
             for scales in self.scale_side(first):
@@ -118,8 +104,15 @@ class Search:
         readers = list(scale_readers(self.items[0].declared)) if self.items else []
         for start in self.starts:
             for changed in self._changed(start, cost - start.cost):
-                if cost < PAIR or not self._doubled(changed):
-                    yield from self._read(changed, readers, cost - changed.cost, entire=entire)
+                key = self._key(changed), cost, entire
+                if key in self.dead or (cost >= PAIR and self._doubled(changed)):
+                    continue
+                alive = False
+                for read in self._read(changed, readers, cost - changed.cost, entire=entire):
+                    alive = True
+                    yield read
+                if not alive:
+                    self.dead.add(key)
 
     def _doubled(self, changed: Hypothesis) -> bool:
         """Return True if two causes would have made scale bytes that are right without either of them."""
@@ -149,60 +142,16 @@ class Search:
         singles = [(m, h) for m, h in singles if not m.alone]
         if count < 2 or start.profile or (start.kernel.search is None and self.scales_right):
             return  # where the scales are right, no two mistakes made them
-        for one, other in self._likeliest(start, singles):
+        for one, other in likeliest(start, singles, self.parts, self._tick):
             self._tick()
             both = together(start, one, other)
             if both is not None:
                 yield both
 
-    def _likeliest(
-        self, start: Hypothesis, singles: Sequence[tuple[Mistake, Hypothesis]]
-    ) -> Iterator[tuple[Mistake, Mistake]]:
-        """Pairs of mistakes, the likeliest first: where one changes nothing, the other alone is mostly right."""
-        if not singles:
-            return
-        plain = self._outcomes(start)
-        made = []
-        for _, hypothesis in singles:
-            self._tick()
-            made.append(self._outcomes(hypothesis))
-        wrong = np.array([~outcome.right for outcome in made], np.float32)
-        idle = np.array([outcome.same_as(plain) for outcome in made], np.float32)
-        share = idle @ wrong.T / np.maximum(idle.sum(axis=1, keepdims=True), 1)
-        worst = np.maximum(share, share.T)
-        places = {mistake.name: place for place, (mistake, _) in enumerate(singles)}
-        found = [
-            (float(worst[places[one.name], places[other.name]]), one, other)
-            for one, other in pairs([mistake for mistake, _ in singles])
-        ]
-        yield from ((one, other) for _, one, other in sorted(found, key=lambda pair: min(pair[0], CLASH)))
-
-    def _outcomes(self, hypothesis: Hypothesis) -> Outcomes:
-        """Return the scale byte that a hypothesis gives each block of small pieces, int64, and whether it is right."""
-        made: list[NDArray[np.int64]] = []
-        right: list[NDArray[np.bool_]] = []
-        for part in self._small:
-            got, kernel = part.declared_scales, hypothesis.kernel
-            side = part.side(kernel) if part.serves(kernel) else None
-            if side is None or got is None or side.scales.shape != got.shape:
-                made += [np.full(part.count + 1, -1, np.int64)]
-                right += [np.zeros(part.count + 1, np.bool_)]
-                continue
-            told = np.zeros(1, F) if side.amax is None else np.asarray(side.amax, F)
-            made += [side.scales.reshape(-1).astype(np.int64), np.array([hash(told.tobytes()) & MASK])]
-            equal = side.scales == got if part.blocks is None else (side.scales == got) | ~part.blocks
-            right += [equal.reshape(-1), np.array([part.amax_matches(kernel, side)])]
-        return Outcomes(np.concatenate(made), np.concatenate(right))
-
     @cached_property
     def _glanced(self) -> list[Part]:
         """The first pieces, and every piece of a large case."""
         return [part for n, part in enumerate(self.parts) if n < GLANCED or part.item.size > SMALL]
-
-    @cached_property
-    def _small(self) -> list[Part]:
-        """The first small pieces: whole cases, and a piece of each case that is too large."""
-        return [part for part in self.parts if part.item.size <= SMALL or not part.whole][:SAMPLED]
 
     @cached_property
     def _before(self) -> list[Mistake]:
@@ -246,11 +195,25 @@ class Search:
                 continue
             readers: Sequence[DataReader] = DATA_READERS if left else (LOW_FIRST,)
             after = tuple(m.name for m in changed.mistakes if m.stage in AFTER_SCALES)
-            key = mark, after, left
-            if key in self._refuted:
+            key, own = (mark, after, left), (self._key(changed), left)
+            if key in self._refuted or own in self.dead:
                 continue
-            shared = sides if changed.kernel.whole == start.kernel.whole else {}
-            yield from self._data(changed, readers, key, shared)
+            shared, alive = sides if changed.kernel.whole == start.kernel.whole else {}, False
+            for read in self._data(changed, readers, key, shared):
+                alive = True
+                yield read
+            if not alive:
+                self.dead.add(own)
+
+    def _key(self, hypothesis: Hypothesis) -> Hashable:
+        """Return what tells a hypothesis from others of any search for the same specification."""
+        order = self._orders.get(id(hypothesis.kernel.transform))
+        return self.tier, order, hypothesis.profile, hypothesis.names, hypothesis.scales.name
+
+    @cached_property
+    def _orders(self) -> dict[int, int]:
+        """The numbers of transforms in which the starts differ."""
+        return {id(start.kernel.transform): number for number, start in enumerate(self.starts)}
 
     def _mark(self, hypothesis: Hypothesis) -> int:
         """Equal for hypotheses whose codes are made of the same numbers on the first pieces."""

@@ -14,6 +14,7 @@ from functools import cached_property, partial
 
 from fp4ref.conformance.diagnosis.budget import INSIDE, Share
 from fp4ref.conformance.diagnosis.clock import Deadline, OutOfTimeError, processor_time
+from fp4ref.conformance.diagnosis.code_stage import measured_anew
 from fp4ref.conformance.diagnosis.evidence import Item, Part
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.diagnosis.hypotheses import Hypothesis, special_kinds
@@ -62,7 +63,8 @@ class Session:
         self.budget = end - self.start
         self.complete = True
         self.tried = Refuted([mistake.name for mistake in tellable(items, special=True)])
-        self.earlier = earlier if earlier is not None and earlier.mistakes == self.tried.mistakes else Refuted()
+        self.earlier = (earlier or Refuted()).of(self.tried.mistakes)
+        self.tried.dead = self.earlier.dead
         self.kinds = special_kinds(items)
         self.stagewise: Stagewise | None = None
         self.paired = False  # if pairs in places were looked for, to the end
@@ -78,7 +80,7 @@ class Session:
             single = single or self._placed(tier=True)
             if single:
                 return self._with([self._told(hypothesis) for hypothesis in ranked(single, only_special=True)])
-        found = self._cheapest(ordinary, (0, 1)) or self._placed(tier=False)
+        found = self._cheapest(ordinary, (0, 1)) or self._measured_anew(ordinary.parts) or self._placed(tier=False)
         if any(place.about_size for one in found for place, _ in one.kernel.placed):  # what needs no place comes first
             found = [one for one in self._composed(ordinary.parts) if one.cost == 1] or found
         found = found or self._placed_pairs(Share.EARLY_PAIRS)
@@ -112,7 +114,7 @@ class Session:
 
     def _search(self, tier: Tier, share: Share) -> Search:
         deadline = self.start + share.value * self.budget
-        return Search(self.spec, self.items, tier, deadline, special=tier is True)
+        return Search(self.spec, self.items, tier, deadline, special=tier is True, dead=self.tried.dead)
 
     @cached_property
     def _likely(self) -> Place:
@@ -227,7 +229,13 @@ class Session:
         if self.spec.four_over_six is not None:
             return []
         found = self._by_stages(parts).composed
-        return [h for h in found if all(h.explains(item, False) for item in self.items)]
+        return [h for h in found if h.explains_all(self.items, False)]
+
+    def _measured_anew(self, parts: Sequence[Part]) -> list[Hypothesis]:
+        """Return what explained a few cases, with what was measured there measured in all cases, if it explains all."""
+        tick = self._ticking(Share.WORDS)
+        anew = (changed for found in self.earlier.measured for changed in measured_anew(found, parts, tick))
+        return self._in_time(lambda: (one for one in anew if one.explains_all(self.items, False)))[:1]
 
     def _by_stages(self, parts: Sequence[Part], *, compose: bool = True) -> Stagewise:
         if self.stagewise is None:
@@ -240,6 +248,7 @@ class Session:
 
     def _completed(self, found: Sequence[Hypothesis]) -> Diagnosis:
         """Each hypothesis with the special rules that make it whole, or with what it leaves open."""
+        self.tried.measured = [hypothesis for hypothesis in found if hypothesis.measured]
         explanations: list[Explanation] = []
         partial: list[Explanation] = []
         rules = SpecialRules(self.items, self.kinds, self._ticking(Share.WORDS))

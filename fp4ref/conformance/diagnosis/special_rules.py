@@ -85,7 +85,7 @@ class SpecialRules:
 
     def right(self, hypothesis: Hypothesis, kind: Special) -> bool:
         """Return True if a class of special values is explained."""
-        return all(hypothesis.explains(item, kind) for item in self._of_kind(kind))
+        return hypothesis.explains_all(self._of_kind(kind), kind)
 
     def _of_kind(self, kind: Special) -> list[Item]:
         return self._by_kind[kind]
