@@ -91,7 +91,8 @@ BACKENDS = {
     "backends/fp4ref_cuda": (
         ("recording", "compile", "demands"),
         ("buffers", "words"),
-        ("launch", "checks", "plan"),
+        ("launch", "plan"),
+        ("checks",),
         ("graphs", "maxima", "members", "cublas"),
         ("spaces",),
         ("programs",),

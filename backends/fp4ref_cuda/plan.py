@@ -84,7 +84,7 @@ def _constant(name: str, value: bool | int) -> str:
 
 
 def tile_sizes(spec: Spec, names: Sequence[Direction], dtype: str) -> tuple[int, int]:
-    """Rows and columns of the tile that a block of threads quantizes; rows of long blocks take four or eight of these."""
+    """Rows and columns of a block of threads' tile; rows of long blocks take four or eight tiles."""
     if dtype == "float32":
         return 64, 64
     if "column" in names or spec.block.rows > 1 or spec.block.columns <= 16:
