@@ -189,6 +189,8 @@ def test_formats_of_the_general_kernels(spec, dtype):
         (3, 5, "linear"),
         (128, 64, "tiled_8x4"),
         (33, 96, "linear"),
+        (48, 80, "linear"),
+        (37, 272, "tiled_128x4"),
     ):
         x = inputs((rows, columns), dtype)
         q = fp4ref.quantize(x, spec, "both", scale_layout, backend="numpy")
