@@ -57,7 +57,7 @@ class OfOneScale(Quantizer):
                 steps.written(made, buffer, word)
 
         kind = "one scale", self.kind_of_call()
-        filled = by_steps and steps.filled(kind, tensor, self, dst, flag, _buffers, fill, _kept)
+        filled = by_steps and steps.filled(kind, tensor, dst, flag, _buffers, fill, self.kept(), _kept)
         if filled is not None or flag is not None:
             return filled
         make = self.repeating(tensor)
@@ -78,5 +78,5 @@ def _buffers(dst: Any) -> list[Any]:
     return [held["_data"], held["_scale_inv"]]
 
 
-def _kept(quantizer: OfOneScale, x: Tensor) -> tuple[Tensor, ...]:
+def _kept(quantizer: OfOneScale) -> tuple[Tensor, ...]:
     return quantizer.kept()

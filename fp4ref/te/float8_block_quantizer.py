@@ -149,10 +149,10 @@ class Float8BlockQuantizer(Quantizer):
 
     def _by_attribute(self, made: tuple[Tensor | None, ...], shape: torch.Size) -> dict[str, Tensor | None]:
         """Return the buffers of a tensor by attribute."""
-        codes, scales, columns, scales_of_columns = made
+        (codes, scales, columns, scales_of_columns), flat = made, len(shape) == 2
         return {
-            "_rowwise_data": None if codes is None else codes.view(shape),
-            "_columnwise_data": None if columns is None else columns.view(self.get_columnwise_shape(shape)),
+            "_rowwise_data": codes if codes is None or flat else codes.view(shape),
+            "_columnwise_data": columns if columns is None or flat else columns.view(self.get_columnwise_shape(shape)),
             "_rowwise_scale_inv": scales,
             "_columnwise_scale_inv": scales_of_columns,
         }
@@ -193,7 +193,7 @@ class Float8BlockQuantizer(Quantizer):
             return None
         kind, filled = ("fp8 blocks", self.kind_of_call()), None
         if self._passed(tensor):
-            filled = steps.filled(kind, tensor, self, dst, flag, _buffers_of, self.copy()._fill_by_steps)
+            filled = steps.filled(kind, tensor, dst, flag, _buffers_of, self.copy()._fill_by_steps)
         fill = None if filled or flag is not None else self._repeating(tensor)
         if fill is None:
             return filled

@@ -141,7 +141,7 @@ class MXFP8Quantizer(Quantizer):
         if asked is None or not tensor.is_contiguous():
             return None
         kind, fill = ("mxfp8", self.kind_of_call()), partial(mxfp8_again.fill, self.copy())
-        by_steps = steps.filled(kind, tensor, self, dst, flag, partial(mxfp8_again.buffers, self.internal, width), fill)
+        by_steps = steps.filled(kind, tensor, dst, flag, partial(mxfp8_again.buffers, self.internal, width), fill)
         repeat = None if by_steps or flag is not None else api.quantize_again(tensor.view(-1, width), *asked)
         if repeat is None:
             return by_steps

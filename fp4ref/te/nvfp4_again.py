@@ -55,23 +55,22 @@ def filled_again(
     def quantized(*parts: DirectionData | None) -> Quantized:
         return Quantized(spec, matrix, dtype_name(tensor.dtype), lie, *parts)
 
-    if flag is not None:
+    def fill(x: Tensor, bits: Sequence[Any], held: Sequence[Any], word: Tensor | None) -> None:
+        out = quantized(*(None if part[0] is None else DirectionData(*part) for part in (held[:3], held[3:])))
+        given = Directions(*bits) if draws else None
+        api.quantize(x.view(matrix), spec, directions, lie, random_bits=given, out=out, noop=word)
 
-        def fill(x: Tensor, bits: Sequence[Any], held: Sequence[Any], word: Tensor | None) -> None:
-            out = quantized(*(None if part[0] is None else DirectionData(*part) for part in (held[:3], held[3:])))
-            given = Directions(*bits) if draws else None
-            api.quantize(x.view(matrix), spec, directions, lie, random_bits=given, out=out, noop=word)
+    def parts(dst: Any) -> list[Any]:
+        return [each for part in buffers(dst, matrix, *usages) for each in part or (None, None, None)]
 
-        def parts(dst: Any) -> list[Any]:
-            return [each for part in buffers(dst, matrix, *usages) for each in part or (None, None, None)]
+    def drawn(quantizer: Any) -> Sequence[Any]:
+        return quantizer.random_bytes(matrix, device) if draws else ()
 
-        def drawn(quantizer: Any, x: Tensor) -> Sequence[Any]:
-            return quantizer.random_bytes(matrix, device) if draws else ()
-
-        return steps.filled(("nvfp4", quantizer.kind_of_call()), tensor, quantizer, dst, flag, parts, fill, drawn)
-    given = Arguments(
-        None, _bytes_like(quantizer, matrix, device) if draws else None, quantized(*buffers(dst, matrix, *usages))
-    )
+    like = _bytes_like(quantizer, matrix, device) if draws else ()
+    by_steps = steps.filled(("nvfp4", quantizer.kind_of_call()), tensor, dst, flag, parts, fill, like, drawn)
+    if by_steps is not None or flag is not None:
+        return by_steps
+    given = Arguments(None, like if draws else None, quantized(*buffers(dst, matrix, *usages)))
     repeat, flat = api.quantize_again(tensor.view(matrix), spec, directions, lie, given), len(shape) == 2
     if repeat is None:
         return None

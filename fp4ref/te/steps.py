@@ -32,34 +32,33 @@ def repeated(
 def filled(
     kind: Hashable,
     tensor: Tensor,
-    quantizer: Any,
     dst: Any,
     flag: Tensor | None,
     buffers: Callable[[Any], list[Any]],
     fill: Filling,
-    extra: Callable[[Any, Tensor], Sequence[Any]] = lambda quantizer, x: (),
+    like: Sequence[Any] = (),
+    read: Callable[[Any], Sequence[Any]] = lambda quantizer: (),
 ) -> Filled | None:
     """Return a function that fills tensors of a kind, as `fill` does; None without a backend that repeats it.
 
-    flag: on the tensor's device, or None. buffers: of a tensor that is filled, contiguous, and None. extra: what else
-    is read of a quantizer, or drawn for a tensor. fill: gets a tensor, these, the buffers, and a word that is not 0
-    where nothing is to change.
+    flag: on the tensor's device, or None. buffers: of a tensor that is filled, contiguous, and None. fill: gets a
+    tensor, what `read` reads of its quantizer or draws, the buffers, and a word that is not 0 where nothing is to
+    change. like: tensors of the kinds that `read` returns.
     """
     if flag is not None and server("is_one", flag.device, (1, 1)) is None:
         return None
-    count = len(extra(quantizer, tensor))
+    count = len(like)
 
     def act(x: Tensor, flag: Tensor | None, *rest: Any) -> tuple[()]:
         fill(x.detach(), rest[:count], rest[count:], None if flag is None else _word(flag))
         return ()
 
-    inputs = tensor, flag, *extra(quantizer, tensor), *buffers(dst)
-    run = repeated((kind, count), inputs, act)
+    run = repeated((kind, count), (tensor, flag, *like, *buffers(dst)), act)
     if run is None:
         return None
 
     def again(x: Tensor, quantizer: Any, dst: Any, flag: Tensor | None) -> None:
-        run(x, flag, *extra(quantizer, x), *buffers(dst))
+        run(x, flag, *read(quantizer), *buffers(dst))
 
     return again
 
