@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import cache, lru_cache
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -57,22 +58,26 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
 
 def _kind(kind: Hashable, tensor: Tensor, output: Any, noop: Tensor | None) -> Hashable | None:
     """Return the kind of a call that quantizes, None if an array has none. kind: of the quantizer."""
-    seen = repeats.kind_of(tensor)
-    if seen is None or output is None:
+    if output is None:
+        seen = repeats.kind_of(tensor)
         return None if seen is None or noop is not None else ("te.quantize", kind, seen)
     if not isinstance(output, QuantizedTensorStorage):
         return None
-    flag, values = None if noop is None else repeats.kind_of(noop), output.__dict__
+    family: Any = type(output)
+    values = output.__dict__
+    try:
+        kinds = repeats.number_of_kinds((kind, family, tensor.shape), (tensor, noop, *_buffers_of(family)(values)))
+    except KeyError:  # a buffer that nobody assigned
+        return None
     shape = output.shape if isinstance(output, Tensor) else None
-    found: list[Any] = ["te.update", kind, seen, flag, type(output), shape]
-    for name in output.BUFFERS:
-        buffer = values.get(name)
-        form = None if buffer is None else repeats.kind_of(buffer)
-        if form is None and buffer is not None:
-            return None
-        found.append(form)
-    found += [values.get(name) for name in (*output.SETTINGS, "_dtype")]
-    return None if flag is None and noop is not None else tuple(found)
+    settings = [values.get(name) for name in (*family.SETTINGS, "_dtype")]
+    return None if kinds is None else ("te.update", kind, kinds, family, shape, *settings)
+
+
+@cache
+def _buffers_of(family: Any) -> Callable[[dict[str, Any]], tuple[Tensor | None, ...]]:
+    """Return the function that takes the buffers of storage out of its attributes."""
+    return itemgetter(*family.BUFFERS)
 
 
 def _repeating(
