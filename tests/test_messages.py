@@ -268,3 +268,33 @@ def test_a_layout_is_given_by_its_name() -> None:
     own = fp4ref.Layout("acme.unregistered", "m(8,*) k(4,*): m0 k0 k1 m1")
     with pytest.raises(UnknownNameError, match=r"the layout acme.unregistered itself, need its name; .*register"):
         fp4ref.quantize(np.ones((4, 32), np.float32), "nvfp4", scale_layout=own)  # type: ignore[arg-type]
+
+
+# Small ones
+
+
+def test_report_takes_spec_like_other_commands(tmp_path: Path) -> None:
+    source = tmp_path / "x.npz"
+    write_tensors(source, [("x", "F32", (4, 32))], {}, [np.ones((4, 32), np.float32)])
+    outputs = [fp4("report", source, option, "nvfp4,mxfp4").output for option in ("--specs", "--spec")]
+    assert outputs[0] == outputs[1]
+    assert "mxfp4" in outputs[0]
+
+
+def test_every_exit_status_is_in_the_help() -> None:
+    said = " ".join(fp4("--help").output.split())
+    assert all(words in said for words in ("1 bytes differ", "3 an internal error", "130 after Ctrl-C", "141 if the"))
+
+
+def test_doctor_counts_the_profiles_that_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fp4ref.cli import doctor
+
+    loaded: list[bool] = []
+    monkeypatch.setattr(doctor, "load_every_extension", lambda: loaded.append(True))
+    assert fp4("doctor").exit_code == 0
+    assert loaded == [True]
+
+
+def test_a_list_of_choices_begins_with_one_of() -> None:
+    with pytest.raises(DomainError, match="need one of row, column"):
+        fp4ref.kernels.Declaration(direction="up")  # type: ignore[arg-type]
