@@ -96,7 +96,7 @@ BACKENDS = {
         ("graphs", "maxima", "members", "cublas"),
         ("spaces",),
         ("programs",),
-        ("reading", "products", "per_tensor", "block_codes", "randoms", "several", "shared_places"),
+        ("moving", "reading", "products", "per_tensor", "block_codes", "randoms", "several", "shared_places"),
         ("paths", "multiply", "gemm"),
         ("grouped", "bound"),
         ("operations",),

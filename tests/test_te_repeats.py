@@ -40,6 +40,16 @@ MAKERS: dict[str, Callable[[], Any]] = {
 EACH = pytest.mark.parametrize("name", list(MAKERS))
 
 
+ON_DEVICE = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+@pytest.fixture(autouse=True, params=["cpu", pytest.param("cuda", marks=ON_DEVICE)])
+def device(request):
+    torch.set_default_device(request.param)
+    yield request.param
+    torch.set_default_device(None)
+
+
 @pytest.fixture(autouse=True)
 def none_remembered(monkeypatch):
     monkeypatch.setattr(repeats, "_repeats", {})
