@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,13 +18,9 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "backends")]
 
+from host_calls import Act  # noqa: E402
+from host_calls import calls as calls_of  # noqa: E402
 from setting import write  # noqa: E402
-
-import fp4ref  # noqa: E402
-from fp4ref import te  # noqa: E402
-
-Act = Callable[[], Any]
-LAYOUT = "tiled_128x4"
 
 
 def microseconds(act: Act, device: str, calls: int, waiting: bool) -> float:
@@ -42,34 +37,6 @@ def microseconds(act: Act, device: str, calls: int, waiting: bool) -> float:
     return spent / calls * 1e6
 
 
-def acts(x: Any) -> Iterator[tuple[str, Act]]:
-    """Yield the operations by name; the clone is the measure."""
-    yield "clone", x.clone
-    backend = "cuda" if x.is_cuda else "cpu"
-    for name, directions in (("nvfp4", "row"), ("nvfp4", "both"), ("nvfp4-rht", "both"), ("mxfp8-e4m3", "row")):
-        spec = fp4ref.profiles[name]
-        yield (
-            f"quantize {name} {directions}",
-            lambda s=spec, d=directions: fp4ref.quantize(x, s, d, LAYOUT, backend=backend),
-        )
-    q = fp4ref.quantize(x, fp4ref.NVFP4, "row", LAYOUT, backend=backend)
-    few = fp4ref.quantize(x[:16, :16].contiguous(), fp4ref.NVFP4, backend=backend)  # else the product is what counts
-    yield "dequantize nvfp4", lambda: fp4ref.dequantize(q, "bfloat16", backend=backend)
-    yield "to_layout nvfp4", lambda: fp4ref.to_layout(q, "linear", backend=backend)
-    for mode in ("exact", "fast"):
-        yield f"gemm {mode}, 16x16x16", partial(fp4ref.gemm, few, few, mode)
-    for name, quantizer in (
-        ("NVFP4Quantizer row", te.NVFP4Quantizer(columnwise=False)),
-        ("NVFP4Quantizer both", te.NVFP4Quantizer()),
-        ("MXFP8Quantizer row", te.MXFP8Quantizer(te.DType.kFloat8E4M3, columnwise=False)),
-        ("Float8CurrentScalingQuantizer", te.Float8CurrentScalingQuantizer()),
-    ):
-        made = quantizer(x)
-        yield f"te {name}", partial(quantizer, x)
-        yield f"te {name}, dequantize", made.dequantize
-    yield "quantize nvfp4 row, out", lambda: fp4ref.quantize(x, fp4ref.NVFP4, "row", LAYOUT, backend=backend, out=q)
-
-
 def torchao_acts(x: Any) -> Iterator[tuple[str, Act]]:
     """Yield torchao's compiled quantizers."""
     import torchao_functions as peer
@@ -83,14 +50,16 @@ def torchao_acts(x: Any) -> Iterator[tuple[str, Act]]:
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--shapes", default="128x128", show_default=True)
 @click.option("--repeat", default=15, show_default=True)
+@click.option("--only", default="", help="Measure the calls that have this in their names, and the clone.")
 @click.option("--torchao", is_flag=True, help="Measure torchao too.")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write the results here.")
-def main(device: str, shapes: str, repeat: int, torchao: bool, path: Path | None) -> None:
+def main(device: str, shapes: str, repeat: int, only: str, torchao: bool, path: Path | None) -> None:
     """Print microseconds on the host, as a multiple of a clone of the same tensor, and with the wait for the result."""
     results = []
     for shape in shapes.split(","):
         x = torch.randn(tuple(map(int, shape.split("x"))), device=device).bfloat16()
-        every = dict([*acts(x), *(torchao_acts(x) if torchao else ())])
+        made = [("clone", x.clone), *calls_of(x), *(torchao_acts(x) if torchao else ())]
+        every = {name: act for name, act in made if only in name or name == "clone"}
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in every}
         for act in every.values():
             microseconds(act, device, 20, waiting=False)
@@ -103,7 +72,7 @@ def main(device: str, shapes: str, repeat: int, torchao: bool, path: Path | None
             us, waited = (median(column) for column in zip(*pairs, strict=True))
             results.append({"shape": shape, "call": name, "host_us": us, "waited_us": waited, "clones": us / clone})
             print(
-                f"{shape:12} {name:44} {us:8.1f} us, {us / clone:5.1f} clones; {waited:8.1f} us waited for", flush=True
+                f"{shape:12} {name:60} {us:8.1f} us, {us / clone:5.1f} clones; {waited:8.1f} us waited for", flush=True
             )
     if path:
         write(path, results, device)

@@ -20,6 +20,7 @@ from fp4ref.arguments import (
 )
 from fp4ref.catalogue import resolve
 from fp4ref.errors import ShapeError
+from fp4ref.given import NOTHING, Arguments
 from fp4ref.layout import layout
 from fp4ref.memory import by_direction, require_apart
 from fp4ref.quantized import (
@@ -116,13 +117,13 @@ def quantize(
     >>> bytes(q.row.data[0, :2]).hex(), q.row.scales, q.row.amax
     ('f201', array([[126]], dtype=uint8), array([6.], dtype=float32))
 
-    Rules: NUM-3, NUM-4, NUM-6, NUM-7, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7, LAY-12, RES-8.
+    Rules: NUM-3, NUM-4, NUM-6, NUM-7, NUM-12, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7, LAY-12, RES-8.
     """
-    kinds = repeats.kinds_of_arguments(x, amax, random_bits, out) if noop is None else None
+    kinds = repeats.kinds_of_arguments(x, amax, random_bits, out, noop)
     key = _kind_of_quantize(kinds, spec, directions, scale_layout, backend)
     again = repeats.find(key) if kinds else None
     if again:
-        repeated: Quantized = again(x, amax, random_bits, out)
+        repeated: Quantized = again(x, amax, random_bits, out, noop)
         return repeated
     given, spec = spec, resolve(spec)
     x = arrays.imported(x)
@@ -149,27 +150,44 @@ def quantize(
         if skipped:
             return out
     buffers: dict[Direction, Any] = {name: None if out is None else out.direction(name)[0] for name in names}
-    results = plans.run(planned, x, (amaxes, given_bits, buffers), flag)
-    result = Quantized(spec, shape, dtype, scale_layout, **results)
+    beside = amaxes, given_bits, buffers
+    result = Quantized(spec, shape, dtype, scale_layout, **plans.run(planned, x, beside, flag))
     if kinds:
-        repeats.keep(
-            key, plans.repeating(planned, x, (amaxes, given_bits, buffers), backend, result), scale_layout, spec=given
-        )
+        parts = plans.repeating(planned, x, Arguments(amax, random_bits, out, noop), beside, backend)
+        repeats.keep(key, parts and _with_record(parts, result), scale_layout, spec=given)
     return result
 
 
+def _with_record(repeat: Callable[..., Parts | None], like: Quantized) -> Callable[..., Quantized]:
+    """Return a function that returns what another one fills as a result."""
+    make = like.maker()
+
+    def again(x: Any, amax: Any, random_bits: Any, out: Any, noop: Any) -> Any:
+        parts = repeat(x, amax, random_bits, out, noop)
+        return out if parts is None else make(*parts)
+
+    return again
+
+
 def quantize_again(
-    x: Any, spec: Spec, directions: DirectionChoice, scale_layout: LayoutName
-) -> Callable[[Any], Parts] | None:
+    x: Any, spec: Spec, directions: DirectionChoice, scale_layout: LayoutName, given: Arguments = NOTHING
+) -> Callable[..., Any] | None:
     """Return the function that returns what `quantize` fills of other arrays of this one's kind, rows and columns.
 
-    x: an array that `quantize` was just given. The function decides nothing again, and so holds as long as the layouts
-    and backends that are registered. Returns None if no backend has one.
+    x, given: what `quantize` was just given, but for maxima. The function takes the same; it returns None where a flag
+    keeps the buffers as they are. It decides nothing again, and so holds as long as the layouts and backends that are
+    registered. Returns None if no backend has one.
     """
-    form, dtype, shape = layout(scale_layout), arrays.dtype_name(x), tuple(x.shape)
-    asked = spec, dtype, shape, directions, form, arrays.device_of(x), None, False, False
-    kinds = repeats.kind_of(x)
-    return plans.repeating_directions(plans.to_quantize(*asked, registry.registered()), x, None) if kinds else None
+    if repeats.kinds_of_arguments(x, *given) is None:
+        return None
+    flag = given.noop is not None and arrays.device_of(given.noop) != "cpu"
+    how = directions, layout(scale_layout), arrays.device_of(x), None, flag, given.out is not None
+    planned = plans.to_quantize(spec, arrays.dtype_name(x), tuple(x.shape), *how, registry.registered())
+    if given is NOTHING:
+        return plans.repeating_directions(planned, x, None)
+    bits = each_direction(given.random_bits, planned.names, spec, "random_bits")
+    buffers = {name: None if given.out is None else given.out.direction(name)[0] for name in planned.names}
+    return plans.repeating(planned, x, given, (dict.fromkeys(planned.names), bits, buffers), None)
 
 
 def _kind_of_quantize(kinds: Hashable, spec: Spec | str, *options: Hashable) -> tuple[Hashable, ...]:
@@ -194,13 +212,13 @@ def dequantize(
 
     Errors: DTypeError, ShapeError, DomainError, LayoutError, BackendError.
 
-    Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, HAD-6, LAY-6, NUM-6.
+    Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, DEQ-7, HAD-6, LAY-6, NUM-6, NUM-13.
     """
-    kind = repeats.kind_of_bytes(q, direction) if out is None else None
-    key = "dequantize", kind, direction, dtype, inverse_hadamard, backend
-    again = repeats.find(key) if kind else None
+    kinds = repeats.kinds_to_read(q, direction, out)
+    key = "dequantize", kinds, direction, dtype, inverse_hadamard, backend
+    again = repeats.find(key) if kinds else None
     if again:
-        return again(q)
+        return again(q, out)
     require_quantized("dequantize", q)
     to = arrays.output_dtype("dequantize", dtype)
     source = arrays.output_dtype("dequantize", q.dtype)
@@ -217,19 +235,12 @@ def dequantize(
             got = f"out {arrays.dtype_name(out)} {list(out.shape)}"
             raise ShapeError("dequantize", got, f"{to.name} {list(result)}", "DEQ-3")
         require_apart("dequantize", {"out": out}, data._asdict())
-        function(call, data, arrays.as_matrix(out, shape))
+    values = function(call, data, None if out is None else arrays.as_matrix(out, shape))
+    if kinds:
+        repeats.keep(key, plans.reading(call, q, out, backend), q.scale_layout)
+    if out is not None:
         return out
-    values = function(call, data, None)
-    bind = registry.binder(call, backend) if kind else None
-    bound = bind(call, data) if bind else None
-    if direction == "column":
-        repeats.keep(key, bound and (lambda q: bound(q.column)), q.scale_layout)
-        return values
-    if tuple(q.shape) == shape:
-        repeats.keep(key, bound and (lambda q: bound(q.row)), q.scale_layout)
-        return values
-    repeats.keep(key, bound and (lambda q: bound(q.row).reshape(q.shape)), q.scale_layout)
-    return values.reshape(q.shape)
+    return values if direction == "column" or tuple(q.shape) == shape else values.reshape(q.shape)
 
 
 def to_layout(

@@ -193,9 +193,10 @@ def require_input(operation: str, x: Any) -> str:
 
 
 def output_dtype(operation: str, name: Any) -> np.dtype[Any]:
-    """Return the NumPy type of an output named by string, NumPy type or torch type. Rules: DEQ-3."""
+    """Return the NumPy type of an output named by string, NumPy type or torch type. Rules: DEQ-7, GEM-19."""
     text = name if isinstance(name, str) else getattr(name, "__name__", None) or str(name)
     text = text.rsplit(".", 1)[-1]
     if text not in INPUT_DTYPES:
-        raise DTypeError(operation, f"dtype {text}", "float32, bfloat16 or float16", "DEQ-3")
+        rule = "GEM-19" if operation == "gemm" else "DEQ-7"
+        raise DTypeError(operation, f"dtype {text}", "float32, bfloat16 or float16", rule)
     return INPUT_DTYPES[text]

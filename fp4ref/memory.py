@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fp4ref import arrays
 from fp4ref.errors import BackendError
 from fp4ref.quantized import Directions
 
 KNOWN = 1024  # places of a call's arrays that are known to be apart, at most
+WORD = np.dtype(np.uint16)
 SEARCHED = 100_000  # candidates that NumPy tries before two arrays with gaps are taken to overlap
 
 
@@ -82,10 +85,10 @@ def overlap(one: Memory, other: Memory) -> bool:
 
 
 def require_apart(operation: str, written: Mapping[str, Any], read: Mapping[str, Any]) -> None:
-    """Refuse a call whose buffers overlap each other or what it reads, or are lazy views. Rules: NUM-6, NUM-7."""
+    """Refuse a call whose buffers overlap each other or what it reads, or are lazy views. Rules: NUM-6, NUM-13."""
     for name, value in written.items():
         if arrays.is_lazy_view(value):
-            raise BackendError(operation, f"{name} that negates or conjugates when it is read", "a tensor", "NUM-7")
+            raise BackendError(operation, f"{name} that negates or conjugates when it is read", "a tensor", "NUM-13")
     spans = sorted(filter(None, map(span_of, (*read.values(), *written.values()))))
     if all(stop <= start for (_, stop), (start, _) in pairwise(spans)):
         return
@@ -111,9 +114,13 @@ def apart(like: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
     if len(readers) < len(like):
         return lambda others: False
     sizes, known = [x.nbytes for x in like], set[tuple[int, ...]]()
+    of_torch = all(map(arrays.is_torch, like))
 
     def are_apart(others: Sequence[Any]) -> bool:
-        starts = tuple([reader(x) for reader, x in zip(readers, others, strict=True)])
+        if of_torch:
+            starts = tuple([x.data_ptr() for x in others])
+        else:
+            starts = tuple([reader(x) for reader, x in zip(readers, others, strict=True)])
         if starts in known:
             return True
         end = 0
@@ -132,11 +139,29 @@ def apart(like: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
 def _start_reader(x: Any) -> Callable[[Any], int] | None:
     """Return the function that reads where an array without gaps starts, for all of its kind; None for others."""
     if type(x) is np.ndarray:
-        return _numpy_start if x.flags.c_contiguous else None
+        return numpy_start(x) if x.flags.c_contiguous else None
     return type(x).data_ptr if arrays.is_torch(x) and x.is_contiguous() else None
 
 
-def _numpy_start(x: Any) -> int:
+def numpy_start(like: NDArray[Any]) -> Callable[[NDArray[Any]], int]:
+    """Return the function that reads where an array of a kind starts, faster than its interface tells."""
+    if not like.flags.c_contiguous or not like.size:
+        return _described_start
+    if like.dtype.isbuiltin == 1:
+        return _buffer_start
+    if like.dtype.itemsize == WORD.itemsize:  # bfloat16, of which NumPy shows no memory
+        return lambda x: _buffer_start(x.view(WORD))
+    return _described_start
+
+
+def _buffer_start(x: Any) -> int:
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(x))
+    except (TypeError, ValueError, BufferError):  # read-only
+        return _described_start(x)
+
+
+def _described_start(x: NDArray[Any]) -> int:
     start: int = x.__array_interface__["data"][0]
     return start
 
@@ -146,3 +171,9 @@ def by_direction(argument: str, value: Any) -> dict[str, Any]:
     if isinstance(value, Directions):
         return {f"{argument}.{name}": part for name, part in value._asdict().items()}
     return {argument: value}
+
+
+def named_buffers(out: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Name the buffers that a call fills, of some directions."""
+    each = ((name, getattr(out, name)._asdict()) for name in names)
+    return {f"out.{name}.{field}": part for name, parts in each for field, part in parts.items()}

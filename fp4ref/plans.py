@@ -8,14 +8,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fp4ref import registry
-from fp4ref.arguments import direction_names, parts_of, require_hadamard
+from fp4ref.arguments import direction_names, require_hadamard
+from fp4ref.arrays import as_matrix
 from fp4ref.errors import DomainError, ShapeError
+from fp4ref.given import Arguments, is_set, maxima_reader
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import Layout
-from fp4ref.memory import apart, by_direction, require_apart
+from fp4ref.memory import apart, by_direction, named_buffers, require_apart
 from fp4ref.quantized import (
     DIRECTIONS,
     Direction,
@@ -28,6 +31,8 @@ from fp4ref.quantized import (
 from fp4ref.registry import Call
 from fp4ref.remembered import Same
 from fp4ref.spec import Spec
+
+NO_FLAG: dict[str, Any] = {}
 
 
 class Planned(NamedTuple):
@@ -53,7 +58,7 @@ def to_quantize(
 ) -> Planned:
     """Check what does not depend on bytes, and choose the backends; remembered for the next call of the same kind."""
     if not shape:
-        raise ShapeError("quantize", "a tensor without dimensions", "at least one", "NUM-4")
+        raise ShapeError("quantize", "a tensor without dimensions", "at least one", "NUM-12")
     names = direction_names(directions)
     matrix = matrix_shape(shape)
     call = Call("quantize", spec, dtype, directions, layout=form, device=device, shape=matrix, flag=flag, out=out)
@@ -143,48 +148,74 @@ def repeating_directions(planned: Planned, x: Any, backend: str | None) -> Calla
 
 
 def repeating(
-    planned: Planned, x: Any, given: tuple[dict[Direction, Any], ...], backend: str | None, like: Quantized
-) -> Callable[..., Quantized] | None:
+    planned: Planned, x: Any, first: Arguments, given: tuple[dict[Direction, Any], ...], backend: str | None
+) -> Callable[..., Parts | None] | None:
     """Return a function that repeats a call with other arrays of the same kinds; None if a backend has none.
 
-    given: as for `run`.
+    first: of the first call. given: the same, as for `run`. The function takes what `quantize` does, and returns both
+    directions, None for one not asked for; it returns None where a flag keeps the buffers as they are.
     """
-    make = like.maker()
-    if not any(value is not None for each in given for value in each.values()):
+    if all(value is None for value in first):
         directions = repeating_directions(planned, x, backend)
-        return directions and (lambda x, *_: make(*directions(x)))
+        return directions and (lambda x, *_: directions(x))
     bound = bound_alike(planned, x, given, backend)
     if bound is None:
         return None
-    names, together = planned.names, planned.together
-    none = [None] * len(names)
-    are_apart = apart(_arrays(x, [[each[name] for name in names] for each in given]))
+    names, together, call = planned.names, planned.together, planned.steps[0][0]
+    none, takes = (None,) * len(names), [attrgetter(name) for name in names]
+    read_maxima = maxima_reader(first.amax, dataclasses.replace(call, direction="both") if len(names) == 2 else call)
+    split, on_device = isinstance(first.random_bits, Directions), first.noop is not None and call.flag
+    every = first.arrays_of(names)
+    are_apart = None if first.out is None else apart(every(x, *first))
 
-    def again(x: Any, amax: Any, random_bits: Any, out: Quantized | None) -> Quantized:
-        parts = [
-            none if each is None else [_of_direction(each, name) for name in names] for each in (amax, random_bits, out)
-        ]
-        if out is not None and not are_apart(_arrays(x, parts)):
-            taken = {**by_direction("amax", amax), **by_direction("random_bits", random_bits)}
-            require_apart("quantize", parts_of(out, names), {"x": x, **taken})
+    def again(x: Any, amax: Any = None, random_bits: Any = None, out: Any = None, noop: Any = None) -> Parts | None:
+        maxima = none if amax is None else read_maxima(amax)
+        bits = [take(random_bits) for take in takes] if split else none if random_bits is None else [random_bits]
+        buffers = none if out is None else [take(out) for take in takes]
+        if are_apart:
+            if not are_apart(every(x, amax, random_bits, out, noop)):
+                taken = {**by_direction("amax", amax), **by_direction("random_bits", random_bits)}
+                require_apart("quantize", named_buffers(out, names), {"x": x, "noop": noop, **taken})
+            if noop is not None and not on_device and is_set(noop):
+                return None
+        flag = {"noop": noop} if on_device else NO_FLAG
         if together:
-            return make(*bound[0](x, *[Directions(*each) for each in parts]))
-        results = [repeat(x, *each) for repeat, each in zip(bound, zip(*parts, strict=True), strict=True)]
-        return make(*[results[names.index(name)] if name in names else None for name in DIRECTIONS])
+            parts: Parts = bound[0](x, Directions(*maxima), Directions(*bits), Directions(*buffers), **flag)
+            return parts
+        made = [repeat(x, *each, **flag) for repeat, *each in zip(bound, maxima, bits, buffers, strict=True)]
+        return (made[0], made[1]) if len(made) == 2 else (made[0], None) if names[0] == "row" else (None, made[0])
 
     return again
 
 
-def _arrays(x: Any, parts: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return all arrays of a call: x, and maxima, random bytes and buffers, each with one for every direction."""
-    amax, random_bits, buffers = parts
-    found = [x, *[part for part in (*amax, *random_bits) if part is not None]]
-    return found + [part for data in buffers if data is not None for part in data if part is not None]
+def reading(call: Call, q: Quantized, out: Any, backend: str | None) -> Callable[[Quantized, Any], Any] | None:
+    """Return a function that dequantizes other results of this one's kind; None if a backend has none.
 
+    call: of the first one. out: the array that it filled, None for a new one.
+    """
+    name, bind = call.directions[0], registry.binder(call, backend)
+    data, shape = q.direction(name)
+    flat = name == "column" or tuple(q.shape) == shape
+    if out is None:
+        bound = bind(call, data) if bind else None
+        if bound is None:
+            return None
+        if name == "column":
+            return lambda q, _: bound(q.column)
+        return (lambda q, _: bound(q.row)) if flat else (lambda q, _: bound(q.row).reshape(q.shape))
+    fill = bind(call, data, as_matrix(out, shape)) if bind else None
+    if fill is None:
+        return None
+    are_apart = apart([out, *[part for part in data if part is not None]])
 
-def _of_direction(value: Any, name: Direction) -> Any:
-    """Return an argument's part for one direction, of a result, or of an argument that may be one for both."""
-    return getattr(value, name) if isinstance(value, (Directions, Quantized)) else value
+    def into(q: Quantized, out: Any) -> Any:
+        data: Any = q.row if name == "row" else q.column
+        if not are_apart([out, *[part for part in data if part is not None]]):
+            require_apart("dequantize", {"out": out}, data._asdict())
+        fill(data, out if flat else out.reshape(shape))
+        return out
+
+    return into
 
 
 def _given_to(call: Call, given: Sequence[dict[Direction, Any]]) -> list[Any]:

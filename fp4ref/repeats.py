@@ -16,6 +16,7 @@ import numpy as np
 from fp4ref import registry
 from fp4ref.catalogue import PROFILES
 from fp4ref.errors import UnknownNameError
+from fp4ref.given import NUMBERS
 from fp4ref.layout import LAYOUTS
 from fp4ref.names import Names
 from fp4ref.quantized import DIRECTIONS, Direction, Directions, Quantized
@@ -79,25 +80,34 @@ def _plain_now() -> dict[type, Plain]:
     return _plain
 
 
-def kinds_of_arguments(x: Any, amax: Any, random_bits: Any, out: Any) -> tuple[Hashable, ...] | None:
-    """Return the kinds of what `quantize` is given; None if one has no kind, or is a maximum whose value is checked."""
+def kinds_of_arguments(x: Any, amax: Any, random_bits: Any, out: Any, noop: Any) -> tuple[Hashable, ...] | None:
+    """Return the kinds of what `quantize` is given; None if one has no kind."""
     kind = kind_of(x)
-    if kind is None or (amax is None and random_bits is None and out is None):
+    if kind is None or (amax is None and random_bits is None and out is None and noop is None):
         return kind
     found: list[Hashable] = [kind]
     for value in (amax, random_bits):
-        for part in value if isinstance(value, Directions) else (value,):
-            kind = None if part is None else kind_of(part)
-            if part is not None and (kind is None or (value is amax and not _is_unread(part))):
+        for part in value if type(value) is Directions else (value,):
+            kind = None if part is None else _kind_of_value(part)
+            if part is not None and kind is None:
                 return None
             found.append(kind)
+        found.append(type(value) is Directions)
     buffers = None if out is None else kind_of_bytes(out, *DIRECTIONS)
-    return None if buffers is None and out is not None else (*found, buffers)
+    flag = None if noop is None else kind_of(noop)
+    return (
+        None
+        if (buffers is None) is not (out is None) or (flag is None) is not (noop is None)
+        else (*found, buffers, flag)
+    )
 
 
-def _is_unread(amax: Any) -> bool:
-    """Return True for maxima that go to a backend as they are: on a device, one after the other."""
-    return not isinstance(amax, np.ndarray) and not amax.is_cpu and amax.is_contiguous()
+def _kind_of_value(value: Any) -> tuple[Hashable, ...] | None:
+    """Return the kind of a number or an array; None for an array with gaps on a device, which is copied there."""
+    if type(value) in NUMBERS:
+        return NUMBERS
+    kind = kind_of(value)
+    return kind if kind is None or len(kind) < 4 or value.is_cpu or value.is_contiguous() else None
 
 
 def kind_of_bytes(q: Any, *directions: Direction) -> tuple[Hashable, ...] | None:
@@ -119,6 +129,15 @@ def kind_of_bytes(q: Any, *directions: Direction) -> tuple[Hashable, ...] | None
                 return None
             found.append(kind)
     return tuple(found)
+
+
+def kinds_to_read(q: Any, direction: Direction, out: Any) -> tuple[Hashable, ...] | None:
+    """Return the kinds of what `dequantize` is given; None if one has no kind."""
+    kinds = kind_of_bytes(q, direction)
+    if out is None or kinds is None:
+        return kinds
+    buffer = kind_of(out)
+    return None if buffer is None else (*kinds, buffer)
 
 
 def find(key: Hashable) -> Callable[..., Any] | None:

@@ -57,8 +57,33 @@ class OnlyExamples:
         return [each for each in found if examples or not isinstance(each, DoctestModule)]
 
 
+class Skipped:
+    """Writes the IDs of skipped tests, and of files that are skipped whole, but for those that need a GPU.
+
+    A line is written once by each worker of pytest-xdist that meets it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if not hasattr(report, "wasxfail") and "gpu" not in report.keywords:
+            self.pytest_collectreport(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+        if report.skipped:
+            with self.path.open("a", encoding="utf-8") as lines:
+                lines.write(f"{report.nodeid}\n")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--skipped-to", metavar="FILE", help="add to a file the IDs of tests that are skipped")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(OnlyExamples())
+    if config.option.skipped_to:
+        config.pluginmanager.register(Skipped(config.option.skipped_to))
 
 
 @pytest.hookimpl(tryfirst=True)

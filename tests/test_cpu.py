@@ -110,7 +110,19 @@ def calls_of_every_code(spec, amax):
     return [Call("dequantize", spec, "bfloat16", to=dtype.name) for dtype in DTYPES]
 
 
+def of_width(name, block):
+    found = {spec.name: spec for spec in STANDARD}.get(name) or fp4ref.profiles[name]
+    return found.replace(name=f"{name}-{block}", block=(1, block))
+
+
+def calls_of_a_width(name, block):
+    spec, names = of_width(name, block), [dtype.name for dtype in DTYPES[:2]]
+    yield from (Call("quantize", spec, dtype) for dtype in names)
+    yield from (Call("dequantize", spec, dtype, to="bfloat16") for dtype in names)
+
+
 CALLS = {  # of tests that need many functions
+    "test_blocks_of_every_width": calls_of_a_width,
     "test_every_native_spec_is_the_models": calls_of_a_whole_spec,
     "test_every_16_bit_input": calls_of_16_bits,
     "test_dequantize_every_code_under_every_scale": calls_of_every_code,
@@ -366,8 +378,7 @@ def strange(rows, columns):
 @pytest.mark.parametrize("name", ["nvfp4", "te.python_reference"])
 def test_blocks_of_every_width(name, block):
     """Widths that fill vectors and those that do not, of codecs that tell signs by the bit and by the number."""
-    found = {spec.name: spec for spec in STANDARD}.get(name) or fp4ref.profiles[name]
-    spec = found.replace(name=f"{name}-{block}", block=(1, block))
+    spec = of_width(name, block)
     for dtype in DTYPES[:2]:
         same_values(same(strange(9, 2200).astype(dtype), spec), "bfloat16", "row")
         same(strange(9, 1024).astype(dtype), spec)

@@ -22,6 +22,7 @@ from fp4ref.layout import LAYOUTS, layout
 from fp4ref.model.quantize import quantize
 from fp4ref.quantized import DirectionData
 from fp4ref.specs import MXFP8_E4M3, NVFP4, NVFP4_4OVER6, NVFP4_RHT, STANDARD
+from standard_rules import rows_of
 
 FAMILIES = (
     "normal",
@@ -312,6 +313,7 @@ def test_one_flipped_code_is_not_explained():
     assert [finding.right for finding in found.findings] == [True, True, False]
 
 
+@pytest.mark.example("CNF-86", "CNF-30")
 @pytest.mark.rule("CNF-86")
 def test_what_special_values_leave_open_is_said():
     evidence = of_mistakes(NVFP4, "scale-division")
@@ -325,6 +327,11 @@ def test_what_special_values_leave_open_is_said():
     assert not found.explanations
     assert found.partial.names == ("scale-division",)
     assert "NaN" in found.partial.except_on
+    ((made, named),) = rows_of("CNF-86")
+    assert (made, named) == ("every byte but those of blocks with NaN", "wrong, with that cause, and the class NaN")
+    (every, cause), (half, unless) = rows_of("CNF-30")
+    assert (every, cause, half) == ("every byte", "wrong, with that cause", "half of the bytes")
+    assert unless.startswith("wrong: not explained, ")
     assert verdict(found).endswith("not explained: the differences on NaN")
 
 
@@ -401,19 +408,23 @@ def truncated_but(right, names=("normal", "nan", "block-scale-ties", "positions"
     return evidence
 
 
+@pytest.mark.example("CNF-50")
 @pytest.mark.rule("CNF-50")
 def test_a_class_that_is_right_is_left_out_of_a_cause():
     found = diagnose(NVFP4, "linear", truncated_but(lambda case: np.isnan(case.x).any()))
     told = found.explanations[0]
     assert told.text == "the block scale is truncated, but not on NaN, where no byte differs"
+    assert told.text.endswith(rows_of("CNF-50")[1][2].partition("...")[2])
     assert told.names == ("scale-codec-truncate",)
 
 
+@pytest.mark.example("CNF-50")
 @pytest.mark.rule("CNF-50")
 def test_one_right_result_refutes_a_cause():
     def right(case):
         return case.id == "normal/1/f32/row"
 
+    assert rows_of("CNF-50")[0][2] == "nothing"
     assert not diagnose(NVFP4, "linear", truncated_but(right), 1).explanations
 
 

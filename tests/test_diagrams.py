@@ -10,6 +10,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -172,6 +173,29 @@ def faults(svg: str) -> list[str]:
 @pytest.mark.parametrize("name", ALL)
 def test_no_text_is_clipped_small_or_overlapping(name: str) -> None:
     assert faults(ALL[name]) == []
+
+
+@pytest.mark.parametrize("first", range(3))
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_a_window_may_begin_and_end_within_a_byte(first: int, size: int) -> None:
+    svg = catalogue.draw("packing", shape=(3, 40), window=((0, 1), (first, first + size)))
+    assert faults(svg) == []
+    drawn = [element.text for element in texts(svg)]
+    assert sum(text.startswith("x[") for text in drawn) == size
+    assert sum(text.startswith("byte ") for text in drawn) == (first + size + 1) // 2 - first // 2
+
+
+OF_A_SPEC = [name for name in catalogue.FIGURES if {"spec", "shape"} & {*catalogue.figure(name).takes} == {"spec"}]
+
+
+@pytest.mark.parametrize("name", OF_A_SPEC)
+def test_the_numbers_of_every_profile_fit_their_cells(name: str) -> None:
+    drawn: dict[str, str] = {}  # one profile for each drawing: many have the same numbers
+    for spec in fp4ref.profiles.values():
+        with suppress(Fp4Error):  # a figure of a part that the specification lacks
+            drawn.setdefault(catalogue.draw(name, spec=spec), spec.name)
+    assert drawn
+    assert {said: found for svg, said in drawn.items() if (found := faults(svg))} == {}
 
 
 @settings(max_examples=40, deadline=None)

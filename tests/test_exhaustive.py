@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -21,6 +22,7 @@ from fp4ref.conformance.verdict.sweep_report import SweepReport
 from fp4ref.conformance.verdict.sweep_store import Pace, SweepStore
 from fp4ref.errors import DomainError, FileError
 from fp4ref.kernels import kernel
+from standard_rules import rows_of
 
 pytestmark = pytest.mark.rule("CNF-46")
 ONE = 0x3F80  # bfloat16
@@ -53,14 +55,18 @@ def few(monkeypatch):
     sweep_plan.steps_of.cache_clear()
 
 
+@pytest.mark.example("CNF-46", "CNF-56")
 @pytest.mark.rule("CNF-56")
 def test_a_right_kernel_conforms_to_nvfp4_with_the_count():
     report = check(right("nvfp4"), "nvfp4")
     assert report.kind is Verdict.CONFORMS, report.first
-    assert report.headline.startswith(
-        "conforms to nvfp4: every bfloat16 under 127 scale bytes and 1 global maximum, 3,"
-    )
-    assert report.bytes_tried == {*range(127)}
+    ((_, verdict),) = rows_of("CNF-56")  # of all global maxima; here is one
+    most = re.search(r"and (\d+) global maxima, with", verdict)
+    assert len(sweep_plan.maxima(fp4ref.NVFP4, "bfloat16")) == int(most[1])
+    shown = f"{verdict[: most.start()]}and 1 global maximum, {report.patterns:,} elements"
+    assert report.headline.startswith(f"conforms to nvfp4: {shown}")
+    (count,) = re.findall(r"conforms, with (\d+) scale bytes", rows_of("CNF-46")[0][1])
+    assert report.bytes_tried == {*range(int(count))}
     assert report.coverage.extent.elements == report.patterns
 
 
@@ -116,13 +122,16 @@ def test_a_wrong_scale_byte_and_a_wrong_amax_are_found(few):
     assert report.counts["amax"] == 1
 
 
+@pytest.mark.example("CNF-46")
 def test_a_kernel_that_is_wrong_for_nan_only_conforms_except(few):
     def wrong(x):
         return parts(np.where(np.isnan(x.astype(np.float32)), 0, x).astype(x.dtype), "nvfp4")
 
     report = check(wrong, "nvfp4")
     assert report.kind is Verdict.EXCEPT
-    assert report.headline.startswith("wrong on NaN only (")
+    kernel, verdict = rows_of("CNF-46")[-1]
+    assert kernel == "wrong for NaN, and for nothing else"
+    assert report.headline.startswith(f"{verdict.removesuffix(' (CNF-2)')} (")
 
 
 @pytest.mark.rule("CNF-57")
@@ -216,15 +225,20 @@ def test_a_part_of_a_sweep_of_float32_has_met_every_byte(spec, largest):
     assert max(seen) > 0.8
 
 
+@pytest.mark.example("CNF-57", "CNF-114")
 @pytest.mark.rule("CNF-57", "CNF-114")
 def test_an_interrupted_sweep_goes_on_where_it_ended(few, pieces, tmp_path):
+    (run, verdict), _ = rows_of("CNF-57")
+    ((_, rest),) = rows_of("CNF-114")
+    after, count = map(int, re.search(r"after (\d+) of (\d+) calls, none", run).groups())
+    assert rest == f"the other {count - after} calls, then conforms"
     maxima = (ONE, ONE + 1)
     whole = check(right("nvfp4"), "nvfp4", maxima=maxima)
     calls = []
-    kernel = stopping(calls, {3, 5, whole.calls})
+    kernel = stopping(calls, {after, after + 2, whole.calls})
     reports = [check(kernel, "nvfp4", maxima=maxima, store=SweepStore(tmp_path / "s.json")) for _ in range(5)]
     assert [report.stopped for report in reports] == ["interrupted"] * 3 + ["", ""]
-    assert reports[0].headline.startswith("incomplete: interrupted; nothing differs from nvfp4 in ")
+    assert reports[0].headline.startswith(f"{verdict}: interrupted; nothing differs from nvfp4 in ")
     assert [report.kind for report in reports[:3]] == [Verdict.INCOMPLETE] * 3
     assert [report.to_json() for report in reports[3:]] == [
         {**whole.to_json(), "subject": report.subject} for report in reports[3:]
@@ -233,6 +247,7 @@ def test_an_interrupted_sweep_goes_on_where_it_ended(few, pieces, tmp_path):
     assert whole.calls > 8
 
 
+@pytest.mark.example("CNF-57")
 @pytest.mark.rule("CNF-57", "CNF-114")
 def test_a_wrong_byte_of_an_earlier_run_counts(few, pieces, tmp_path):
     calls = []
@@ -244,10 +259,12 @@ def test_a_wrong_byte_of_an_earlier_run_counts(few, pieces, tmp_path):
 
     first, last = (check(wrong, "nvfp4", store=SweepStore(tmp_path / "s.json")) for _ in range(2))
     assert (first.kind, last.kind, last.stopped) == (Verdict.WRONG, Verdict.WRONG, "")
+    assert rows_of("CNF-57")[1][1] == Verdict.WRONG.value
     assert last.first == first.first
     assert last.counts == first.counts
 
 
+@pytest.mark.example("CNF-115")
 @pytest.mark.rule("CNF-115")
 def test_progress_of_another_sweep_is_refused(few, pieces, tmp_path):
     path = tmp_path / "s.json"
@@ -255,6 +272,7 @@ def test_progress_of_another_sweep_is_refused(few, pieces, tmp_path):
     def store():
         return SweepStore(path)
 
+    assert dict(rows_of("CNF-115"))["another specification"] == "refused"
     check(stopping([], {2}), "nvfp4", store=store())
     with pytest.raises(FileError, match=r"a sweep with another spec and dtype.*CNF-115"):
         check(stopping([], ()), "mxfp4", "float16", (None,), store=store())
@@ -275,8 +293,14 @@ def test_the_pace_has_the_share_and_the_time_that_is_left():
     assert pace.text(1050, 2050).endswith(", about 10 s left")
 
 
+@pytest.mark.example("CNF-115")
 @pytest.mark.rule("CNF-115")
 def test_progress_of_a_changed_kernel_is_refused(tmp_path, monkeypatch):
+    shown = dict(rows_of("CNF-115"))
+    assert [shown[run] for run in ("the same kernel and settings", "the kernel's file changed")] == [
+        "goes on",
+        "refused",
+    ]
     monkeypatch.chdir(tmp_path)
     package = tmp_path / "package"
     package.mkdir()
@@ -300,11 +324,15 @@ def test_progress_is_kept_of_sweeps_only():
     assert (result.exit_code, "--resume is for --exhaustive" in result.output) == (2, True)
 
 
+@pytest.mark.example("CNF-58")
 @pytest.mark.rule("CNF-58")
-@pytest.mark.parametrize("spec", ["nvfp4-4over6", "nvfp4-2d", "nvfp4-sr", "mxfp6-e2m3"])
-def test_specifications_that_a_sweep_cannot_decide_are_refused(spec):
-    with pytest.raises(DomainError, match="CNF-58"):
-        check(right(spec), spec)
+def test_specifications_that_a_sweep_cannot_decide_are_refused():
+    for cell, result in rows_of("CNF-58"):
+        assert result.startswith("refused")
+        for spec in re.findall("`(.*?)`", cell):
+            function = kernel(nibble_order="high")(right(spec)) if "the high nibble first" in cell else right(spec)
+            with pytest.raises(DomainError, match="CNF-58"):
+                check(function, spec)
 
 
 def test_the_command_takes_one_choice_of_inputs():

@@ -22,6 +22,7 @@ from fp4ref.conformance.families.products.cases import cases
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.subjects.turned_products import turned
 from fp4ref.conformance.verdict.product_runs import check
+from standard_rules import rows_of
 
 F = np.float32
 KERNELS = runpy.run_path(str(Path(__file__).parent / "mutants" / "products.py"))
@@ -139,6 +140,7 @@ STAGES = {  # a kernel, and the rules that fail
 }
 
 
+@pytest.mark.example("CNF-79")
 @pytest.mark.slow  # each kernel is called on fifty small cases
 @pytest.mark.rule("GEM-1", "GEM-5", "GEM-8", "CNF-79")
 @pytest.mark.parametrize("name", STAGES)
@@ -147,6 +149,12 @@ def test_a_rule_fails_only_for_the_stage_that_it_decides(name):
     report = check(Subject.of(function), fp4ref.profiles[spec_of(function)], STAGED, seconds=0)
     cells = report.rules()
     assert {rule for rule, cell in cells.items() if cell.passed < cell.total} == {*broken.split()}
+    shown = {"last block": "skips the last block", "amax of B": "without the amax of B", "bias": "adds no bias"}
+    for kernel, fails, does_not in rows_of("CNF-79", 1) if name in shown else ():
+        if kernel.endswith(shown[name]):
+            assert {*fails.split(", ")} == {*broken.split()}
+            assert not {*does_not.split(", ")} & {*broken.split()}
+    assert len(rows_of("CNF-79", 1)) == len(shown)
     assert {"GEM-1", "GEM-13", "GEM-3", "GEM-17"} <= set(cells)
     assert ("GEM-7" in cells, "GEM-5" in cells) == {
         "nvfp4": (False, True),

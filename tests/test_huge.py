@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -20,6 +21,7 @@ from fp4ref.conformance.subjects.subject import Declaration, Subject
 from fp4ref.conformance.verdict import huge
 from fp4ref.conformance.verdict.dump_report import Verdict
 from fp4ref.errors import DomainError
+from standard_rules import rows_of
 
 SIZES = Size("byte", 18), Size("element", 18)
 WIDTH = 512
@@ -88,9 +90,13 @@ def repeats_rows(x):
     return data, scales, amax
 
 
+@pytest.mark.example("CNF-52")
 @pytest.mark.rule("CNF-29", "CNF-52", "CNF-53")
 @pytest.mark.parametrize(("function", "row"), [(wraps, ROW), (stops, ROW), (repeats_rows, ROW + 1)])
 def test_a_mistake_past_a_size_is_found_where_it_begins(function, row):
+    (kernel, differs), _ = rows_of("CNF-52")
+    first, second = map(int, re.search(r"writes the bytes of row (\d+) into row (\d+)", kernel).groups())
+    assert (first, second, differs) == (ROW, ROW + 1, f"row {ROW + 1}, in each case")
     report = check(function, sizes=SIZES[1:])
     found = report.cases[0].results["data"]
     assert report.kind is Verdict.WRONG
@@ -104,8 +110,10 @@ def test_a_mistake_past_a_size_is_found_where_it_begins(function, row):
     assert any(found["samples"].values())
 
 
+@pytest.mark.example("CNF-52")
 @pytest.mark.rule("CNF-29", "CNF-52")
 def test_what_only_the_end_shows():
+    assert rows_of("CNF-52")[1] == ["loses the last tile of rows", "one of the last rows, in each case"]
     report = check(loses_the_last_rows)
     assert [case.results["data"]["row"] for case in report.cases] == [case.rows - 8 for case in report.cases]
     report = check(loses_the_last_maximum)
@@ -186,6 +194,7 @@ def test_memory_buffers_and_errors():
     assert check(lazy).kind is Verdict.WRONG
 
 
+@pytest.mark.example("CNF-54")
 @pytest.mark.rule("CNF-29", "CNF-54")
 @pytest.mark.parametrize(
     ("settings", "spec", "message"),
@@ -198,6 +207,10 @@ def test_memory_buffers_and_errors():
 def test_what_it_does_not_apply_to_is_refused_by_name(settings, spec, message):
     with pytest.raises(DomainError, match=message):
         huge.check(Subject.of(good, **settings), fp4ref.catalogue.resolve(spec))
+    cells = {"operation": "dequantizes"}, {"inputs": "`nvfp4-sr`, inputs `x`"}
+    shown = dict(rows_of("CNF-54"))
+    assert shown[cells[0]["operation"]] == shown[cells[1]["inputs"]] == "refused"
+    assert shown["`nvfp4-sr`, inputs `x` and `random_bits`"] == "tried"  # test_specs_directions_and_layouts_repeat
 
 
 KERNELS = """

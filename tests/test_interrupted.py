@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from fp4ref.conformance.verdict import huge, kernel_report
 from fp4ref.conformance.verdict.dump_report import Verdict
 from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.conformance.verdict.stochastic_kernel import judge_drawing
+from standard_rules import rows_of
 
 KERNEL = """
 import time
@@ -68,6 +70,7 @@ def waiting(folder: Path, wrong: int, *more: str) -> subprocess.Popen[str]:
     return run
 
 
+@pytest.mark.example("CNF-48")
 @pytest.mark.rule("CNF-48", "CNF-11")
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")
@@ -78,8 +81,13 @@ def test_an_interrupted_run_writes_all_of_its_reports(tmp_path, number, status, 
     run = waiting(tmp_path, wrong, "--json", "--junit", "r.xml", "--html", "r.html", "--statement", "s.json")
     run.send_signal(number)
     out, err = run.communicate(timeout=60)
-    assert run.returncode == status, err
+    shown = {ended: (verdict, int(code)) for _, ended, verdict, code in rows_of("CNF-48")[:3]}
+    verdict, code = shown[signal.Signals(number).name]
+    assert run.returncode == status == code, err
     found = json.loads(out)
+    assert found["headline"].endswith(verdict.rpartition("interrupted")[1] + verdict.rpartition("interrupted")[2]) or (
+        number == signal.SIGHUP
+    )
     assert found["headline"].endswith("interrupted, other cases were not tried")
     assert found["verdict"] == ("wrong" if wrong else "conforms")
     assert found["cases"] == 2
@@ -337,18 +345,21 @@ def test_a_kernel_that_draws_is_judged_by_the_calls_that_were_made():
     assert endless.cut is None  # the usual end of an endless run
 
 
+@pytest.mark.example("CNF-96")
 @pytest.mark.rule("CNF-14", "CNF-96")
 def test_repetitions_that_a_signal_ends_leave_the_first_outcomes():
-    cases = [case for case in families.cases(fp4ref.NVFP4) if case.family == "ragged"][:3]
+    count = int(re.match(r"(\d+) cases, in their repetitions", rows_of("CNF-96")[1][0])[1])
+    cases = [case for case in families.cases(fp4ref.NVFP4) if case.family == "ragged"][:count]
     options = RunOptions(ends=SIGNALS, repeat=1)
     runs = runner.run(Subject.of(ending(right, 9, KeyboardInterrupt())), cases, options)  # two calls for each case
     found = []
     with pytest.raises(KeyboardInterrupt):
         found.extend(item.outcome for item in runs)
-    assert len(found) == 3
+    assert len(found) == count
     assert all(outcome.finding is None and outcome.data is not None for outcome in found)
 
 
+@pytest.mark.example("CNF-96")
 @pytest.mark.rule("CNF-10", "CNF-96")
 @pytest.mark.parametrize(("how", "status"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
 def test_a_signal_in_the_diagnosis_costs_the_diagnosis(how, status, monkeypatch):
@@ -361,5 +372,7 @@ def test_a_signal_in_the_diagnosis_costs_the_diagnosis(how, status, monkeypatch)
     wrong = Subject.of(lambda x: (right(x)[0] ^ np.uint8(1), *right(x)[1:]))
     runs, shown = runner.run(wrong, [case]), Choice(as_json=True)
     assert verify_finish.finish(report, runs, shown, lambda text: None) == status
-    assert report.headline.endswith("; interrupted, the cause was not looked for to the end")
+    (_, ended, verdict, code), _ = rows_of("CNF-96")
+    assert (ended, int(code)) == ("SIGINT", 130)
+    assert report.headline.endswith(f"; {verdict.partition('..., ')[2]}")
     assert report.diagnosis is None

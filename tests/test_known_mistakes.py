@@ -38,7 +38,7 @@ def swapped():
         register(known(Slot.CODE, name, "codes 2 and 3 are exchanged", code=lambda codes: SWAPPED[codes]), "our kernel")
     register(known(Slot.CODE, "acme.nothing", "nothing is wrong", code=lambda codes: codes + np.uint8(0)))
     yield
-    for name in (*TWICE, "acme.nothing"):
+    for name in [each.name for each in MISTAKES if each.name.startswith("acme.")]:
         MISTAKES.forget(name)
 
 
@@ -89,6 +89,28 @@ def test_the_cases_that_a_mistake_changes_are_those_with_the_codes():
         changed[case.family] += bool(((codes == 2) | (codes == 3)).any())
     assert found.cases == len(tried)
     assert found.changes == {family: count for family, count in changed.items() if count}
+
+
+@pytest.mark.usefixtures("swapped")
+@pytest.mark.parametrize(
+    "code, why",
+    [
+        (lambda codes: 1 // 0, "ZeroDivisionError"),
+        (lambda codes: codes[:1, :16], " bytes, not "),
+        (lambda codes: None, "AttributeError"),
+        (lambda codes: codes.bits, "AttributeError"),
+        (lambda codes: codes + unknown, "NameError"),  # noqa: F821
+    ],
+)
+def test_a_mistake_whose_function_fails_says_so_and_harms_no_other(code, why):
+    register(known(Slot.CODE, "acme.broken", "a function that is wrong", code=code))
+    found = effect(mistake_named("acme.broken"), MXFP4)
+    assert found.failures > found.cases // 2
+    assert why in found.error
+    printed = " ".join(run("acme.broken").stdout.split())
+    assert "it makes no bytes, in the first because of " in printed
+    assert why in printed
+    assert effect(mistake_named(TWICE[0]), MXFP4).alike == (TWICE[1],)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,6 +20,7 @@ from fp4ref.conformance import families as aimed
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import runner
 from fp4ref.conformance.run.libraries import library, named, names, parse
+from fp4ref.conformance.subjects.library.arguments import KINDS
 from fp4ref.conformance.subjects.library.binding import bind
 from fp4ref.conformance.subjects.library.expression import ExpressionError, evaluated, parsed
 from fp4ref.conformance.subjects.library.records import Records
@@ -242,8 +244,11 @@ def test_pointers_and_a_stream_of_a_device(tmp_path):
 # What is passed, and what is found
 
 
+@pytest.mark.example("CNF-16")
 @pytest.mark.rule("CNF-16")
 def test_arguments_of_every_kind(compiled):
+    shown = [name for cell, _ in rows_of("CNF-16") for name in re.findall("`(.*?)`", cell)]
+    assert sorted(shown) == sorted(KINDS)
     listed = [
         {"dtype": {"float32": 5}, "type": "int32"},
         {"constant": 0.5, "type": "float"},
@@ -297,12 +302,15 @@ def test_a_status_is_a_finding_unless_it_means_success(compiled):
     assert "the function returned 0, success is 1" in text
 
 
+@pytest.mark.example("CNF-99")
 @pytest.mark.rule("CNF-99")
 def test_a_workspace_has_guards(compiled):
-    listed = [*FIVE["arguments"], {"workspace": "rows"}]
+    ((cell, kind),) = rows_of("CNF-99")
+    written, size = re.findall("`(.*?)`", cell)
+    listed = [*FIVE["arguments"], {"workspace": size}]
     found = finding(report(compiled, "work_past_the_end", changed(arguments=listed), families=["normal"]))
-    assert found == "wrote-outside in 2 of 2: workspace rows #0: 1 byte outside, 0 bytes after its end"
-    listed[-1] = {"workspace": "rows + 1"}
+    assert found == f"{kind} in 2 of 2: workspace {size} #0: 1 byte outside, 0 bytes after its end"
+    listed[-1] = {"workspace": written}
     assert report(compiled, "work_past_the_end", changed(arguments=listed)).ok
 
 

@@ -43,6 +43,7 @@ from fp4ref.kernels import Declaration
 from fp4ref.layout import layout
 from fp4ref.quantized import DIRECTIONS, DirectionData, Directions
 from fp4ref.specs import NVFP4
+from standard_rules import rows_of
 
 
 class Case:
@@ -297,9 +298,12 @@ def test_a_file_that_fails_does_not_end_the_others(tmp_path, monkeypatch):
     assert len(text.stderr.splitlines()) == 2
 
 
+@pytest.mark.example("CNF-12")
 @pytest.mark.rule("CNF-12")
 def test_closed_streams_do_not_change_the_status(tmp_path, monkeypatch):
     path = write_wrong(tmp_path / "d.npz")
+    ((command, status),) = rows_of("CNF-12")
+    assert (command, status) == (f"`fp4ref verify {path.name} >&-`", "as with a reader")
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, None)
     for arguments, status in (([str(path), "--no-diagnosis"], 1), (["missing.npz"], 2)):
@@ -370,6 +374,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.example("CNF-111")
 @pytest.mark.rule("CNF-111")
 @pytest.mark.slow
 @pytest.mark.usefixtures("rules_read_once")

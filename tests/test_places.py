@@ -32,7 +32,8 @@ from fp4ref.model.quantize import quantize
 from fp4ref.model.tiles import join
 from fp4ref.quantized import DirectionData
 from fp4ref.specs import MXINT8, NVFP4
-from standard_rules import rows_of
+from fp4ref.standard.tables import tables
+from standard_rules import rows_of, text_of
 
 NAMES = {mistake.name: mistake for mistake in MISTAKES}
 SHAPES = ((1, 16), (16, 31), (33, 34), (130, 64), (64, 48), (5, 127), (129, 33), (257, 160))
@@ -334,6 +335,7 @@ def test_one_tie_is_named_where_two_families_were_tried():
     assert verdict(found) == "the tie 0.75 becomes 0.5 instead of 1 when elements are rounded"
 
 
+@pytest.mark.example("CNF-27")
 @pytest.mark.slow
 @pytest.mark.rule("CNF-27")
 def test_two_mistakes_have_a_place_each():
@@ -343,6 +345,9 @@ def test_two_mistakes_have_a_place_each():
     first = diagnose(NVFP4, "linear", evidence).explanations[0]
     assert set(first.names) == {"element-truncate", "scale-codec-up"}
     assert {"in rows from 1 on, in bfloat16 only", "in row 0"} == set(first.place.split("; "))
+    (two, both), (one, alone) = rows_of("CNF-27")
+    assert (both, alone) == ("both, each with its place", "that one alone")
+    assert two.endswith(one)
 
 
 @pytest.mark.slow
@@ -412,10 +417,14 @@ def test_bytes_of_a_large_tensor_may_be_those_of_another_row():
     assert not wrong.equal
 
 
+@pytest.mark.example("CNF-89")
 @pytest.mark.slow
 @pytest.mark.rule("CNF-89")
 def test_scales_in_the_padding_are_not_called_missing():
     """The four groups of 32 rows of a tile, the last first, seen in tensors of few rows."""
+    ((cell, named),) = rows_of("CNF-89")
+    assert cell == "the four groups of 32 rows of a tile, the last first"
+    assert named == "the order of the groups, not: padding is not 0x00"
     evidence = []
     for case in [case for case in inputs(("float32",), ("normal", "element-ties")) if case.direction == "row"]:
         made = quantize(case.x, NVFP4, "row")
@@ -471,6 +480,7 @@ def test_all_wrong_codes_are_ties():
     assert "tie" not in changed
 
 
+@pytest.mark.example("CNF-133")
 @pytest.mark.rule("CNF-133")
 def test_all_wrong_codes_are_one_code():
     x = np.full((4, 64), 6, np.float32)
@@ -482,6 +492,11 @@ def test_all_wrong_codes_are_one_code():
         return np.where(codes == 15, 8, codes)
 
     assert seen_of(x, wraps) == said
+    (cell, shown), (other, nothing) = rows_of("CNF-133")
+    assert re.sub(r"\(40 codes, .*\)", "(6 codes, of scaled elements of magnitude 6)", shown) == said
+    assert cell.startswith("0x8 instead of 0xf, 40 times, of elements from -6.4 to -6.26")
+    assert shown.endswith("(40 codes, of scaled elements of magnitude 6.26 to 6.4)")
+    assert (other, nothing) == ("one more, 0x1 instead of 0x2", "not that")
     x[0, 13] = 1
     assert seen_of(x, lambda codes, scale: np.where(codes == 2, 3, wraps(codes, scale))) == ""
 
@@ -509,3 +524,33 @@ def test_one_code_of_numbers_in_twos_complement_and_of_nan(y, got, said):
     seen = WrongCodes(MXINT8.element, "code", "codes", "number")
     seen.add(np.float32(y), np.array(got, np.uint8))
     assert seen.of_pairs == (said and f"every wrong code is {said}")
+
+
+@pytest.mark.rule("CNF-91")
+@pytest.mark.example("CNF-91")
+def test_the_shortest_of_several_places():
+    (last, of_last), (odd, of_odd) = rows_of("CNF-91")
+    assert last == "the last one"
+    numbers = [int(word) for word in re.findall(r"\d+", odd)]
+    (rows,) = (int(word) for word in re.findall(r"of (\d+)", tables(text_of("CNF-91"))[0][0][0]))
+    shapes = ((rows, 64), (rows, 128))
+    place = learn(labelled(lambda u: u.row == rows - 1, shapes=shapes))
+    assert of_last == f"{place.text}, not: in row {rows - 1}"
+    place = learn(labelled(lambda u: np.isin(u.row, range(numbers[0], rows, numbers[1] - numbers[0])), shapes=shapes))
+    assert of_odd == place.text
+
+
+@pytest.mark.rule("CNF-26")
+@pytest.mark.example("CNF-26")
+def test_the_places_of_the_rule():
+    rows = rows_of("CNF-26")
+    wrong = [int(row) for row in re.findall(r"in row (\d+)", rows[1][0])]
+    of_row = [int(row) for row in re.findall(r"bytes of row (\d+)|, of row (\d+)", rows[1][0])[0] if row]
+    place = learn(labelled(lambda u: np.isin(u.row, wrong), shapes=((wrong[-1] + 1, 64), (wrong[-1] + 1, 128))))
+    assert rows[1][1] == f"bytes are those of row - {wrong[0] - of_row[0]}, {place.text}"
+    first, last, width = map(int, re.search(r"blocks (\d) to (\d) of every eight blocks of (\d+)", rows[2][0]).groups())
+    inside = lambda u: np.isin(u.column // width % 8, range(first, last + 1))  # noqa: E731
+    place = learn(labelled(inside, shapes=((16, 256), (16, 512))))
+    blocks = re.fullmatch(r"where block % 8 >= (\d)", place.text)
+    columns = re.search(r"where column % (\d+) >= (\d+)", rows[2][1])
+    assert place.text == columns[0] or int(blocks[1]) * width == int(columns[2]) == int(columns[1]) // 2

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import queue
+import re
 import signal
 import struct
 import subprocess
@@ -32,6 +33,8 @@ from fp4ref.conformance.subjects.outcomes import ErrorParts, Finding, FindingKin
 from fp4ref.conformance.subjects.subject import Job, Output
 from fp4ref.errors import BackendError
 from fp4ref.quantized import DirectionData
+from fp4ref.standard.tables import tables
+from standard_rules import rows_of, text_of
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_processes")]
@@ -147,6 +150,7 @@ def all_end(found: list[int]) -> bool:
 # Processes end
 
 
+@pytest.mark.example("CNF-95")
 @pytest.mark.rule("CNF-95")
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 @pytest.mark.parametrize(
@@ -165,6 +169,7 @@ def test_nothing_outlives_a_judge_that_ends_by_a_signal(here, number):
     judge.send_signal(number)
     judge.wait(20)
     assert all_end(found)
+    assert rows_of("CNF-95") == [["ends", "ends"], ["is killed", "ends"]]
 
 
 @pytest.mark.rule("CNF-95")
@@ -189,19 +194,28 @@ def test_a_judge_that_ends_while_the_kernel_is_loaded(here):
 # Time
 
 
+@pytest.mark.example("CNF-74")
 @pytest.mark.rule("CNF-37", "CNF-74")
 def test_only_the_first_call_may_compile(here):
-    status, text, _ = verify("compiles", "--timeout", "1", "--start-timeout", "20")
+    ((_, options), (_, result), (same, hung)) = tables(text_of("CNF-74"))[0]
+    assert result == "every case is judged"
+    status, text, _ = verify("compiles", *options.strip("`").split())
     assert status == 0, text
-    status, text, _ = verify("compiles", "--timeout", "1", "--start-timeout", "0")
+    status, text, _ = verify("compiles", *options.strip("`").split()[:2], *re.search("`(.*)`", same)[1].split())
     assert status == 1
-    assert "hung in 2 of" in text.splitlines()[0]
+    assert f"{hung} in 2 of" in text.splitlines()[0]
     assert "no result after 1 s" in text
 
 
+@pytest.mark.example("CNF-13")
 @pytest.mark.rule("CNF-75")
 def test_three_breakdowns_end_a_run(here):
+    ((cell, result),) = rows_of("CNF-13")
+    (call,) = re.findall(r"calls `(os\._exit\(\d+\))`", cell)
+    (here / "kernels.py").write_text(KERNELS.replace("os._exit(9)", call))
     status, text, _ = verify("dies")
+    assert f"{re.findall('`(.*?)`', result)[0]} in 3 of" in text.splitlines()[0]
+    assert f"exit status {re.findall('[0-9]+', call)[0]}" in text
     assert (here / "called").read_text() == "xxx"
     assert status == 1
     assert "after 3 breakdowns: " in text
@@ -222,12 +236,14 @@ def test_a_hang_costs_one_timeout(here):
     assert took < 2.5 * usual + 2 + 4
 
 
+@pytest.mark.example("CNF-38")
 @pytest.mark.heavy  # fourteen seconds of limits
 @pytest.mark.rule("CNF-38")
 def test_a_time_limit_cuts_the_run_and_the_verdict_says_so(here):
     status, text, took = verify("slow", "--time-limit", "8", "--family", "ragged")
     first = text.splitlines()[0]
     assert status == 0
+    assert rows_of("CNF-38")[0][2].startswith("conforms ..., stopped by the time limit: ")
     assert first.startswith("kernels.py:slow: conforms to nvfp4: no byte differs in ")
     assert " cases; stopped by the time limit, at least " in first
     assert took < 8 + 8
@@ -258,8 +274,14 @@ def asked(monkeypatch, waited, limit, left=math.inf):
     return getattr(found, "text", found)
 
 
+@pytest.mark.example("CNF-37")
 @pytest.mark.rule("CNF-37", "CNF-38", "CNF-73")
 def test_waiting_for_a_processor_is_no_hang(monkeypatch):
+    head, (soon, judged), (late, hung) = tables(text_of("CNF-37"))[0]
+    limit = float(re.search(r"--timeout (\d+)", head[1])[1])
+    (first,), (second,) = (re.findall(r"answers after ([\d.]+) s", cell) for cell in (soon, late))
+    assert float(first) < limit < float(second)
+    assert (judged, hung) == ("its result is judged", f"`hung`: no result after {limit:g} s")
     assert asked(monkeypatch, [0.5], 0.1) == {"number": 1}
     assert asked(monkeypatch, [0.0], 0.1) == "no result after 0.1 s"
     assert asked(monkeypatch, [0.02, 0.04], 0.1) == (
@@ -326,6 +348,7 @@ def test_the_process_has_the_same_copy_of_fp4ref(here, tmp_path):
 # Imports
 
 
+@pytest.mark.example("CNF-15", "CNF-98")
 @pytest.mark.rule("CNF-15", "CNF-98")
 @pytest.mark.parametrize(
     "target",
@@ -338,6 +361,9 @@ def test_the_process_has_the_same_copy_of_fp4ref(here, tmp_path):
 def test_a_folder_with_files_named_like_libraries(here, target):
     for name in ("fp4ref", "numpy", "json", "ctypes", "ml_dtypes"):
         (here / f"{name}.py").write_text(KERNELS if name == "fp4ref" else "raise SystemExit('a planted file')")
+    cells = [row[0] for rule in ("CNF-15", "CNF-98") for row in rows_of(rule)]
+    planted = re.findall(r"`(\w+)\.py`", " ".join(cells))
+    assert planted == ["fp4ref", "numpy", "helpers", "fp4ref"]
     (here / "only_here.py").write_text("from kernels import good")
     (here / "kernels.py").write_text(f"{KERNELS}\n\ndef uses(x):\n    import only_here\n    return only_here.good(x)\n")
     (here / "my-kernel.py").write_text((here / "kernels.py").read_text())

@@ -45,7 +45,7 @@ NATIVE_PLACES = {
         ("hadamard.h", "Signs >> i & 1u ? -0.25f", "Signs >> i & 2u ? -0.25f"),
     ),
     "pieces-of-squares/cpu": ("csrc/walk.h", "job.amax[numerics.by_row ? row : 0]", "2 * job.amax[0]"),
-    "rows-decoded-by-amax/cpu": ("csrc/dequantize.h", "S::global == Global::row ? row : 0", "0 * row"),
+    "rows-decoded-by-amax/cpu": ("csrc/dequantize.h", "numerics.by_row ? row : 0", "0 * row"),
     "columns-inverted/cpu": (
         "csrc/dequantize.h",
         "inverse_hadamard<S::signs>(group)",

@@ -161,6 +161,7 @@ class Scripted:
         self.fresh += 1
 
 
+@pytest.mark.example("CNF-67")
 @pytest.mark.rule("CNF-14")
 @pytest.mark.parametrize(
     ("answers", "device", "found"),
@@ -178,6 +179,10 @@ class Scripted:
     ],
 )
 def test_what_a_difference_is_called(answers, device, found):
+    kinds = [kind for kind, _ in rows_of("CNF-67")]
+    assert kinds == [kind.value for kind in (FindingKind.UNSTABLE, FindingKind.DEPENDS, FindingKind.CONCURRENT)] + [
+        FindingKind.OVERWRITTEN.value
+    ]
     subject = Scripted(answers)
     declared = Declaration(arrays="torch", device=device)
     makers = [partial(Job, {"rows": number}, {"values": Output((1,), "float32")}) for number in range(3)]
@@ -220,6 +225,7 @@ def test_bytes_that_the_layout_leaves_open_may_differ_when_a_call_is_made_again(
     assert (outcome.finding and outcome.finding.kind) == found
 
 
+@pytest.mark.example("CNF-66")
 @pytest.mark.rule("CNF-66")
 @pytest.mark.parametrize("arrays", ["numpy", "torch"])
 @pytest.mark.parametrize("takes_stream", [True, False])
@@ -231,6 +237,9 @@ def test_inputs_of_calls_on_streams_are_written_by_their_own_stream(arrays, take
             q = fp4ref.quantize(x, "nvfp4", backend="numpy")
             return q.row.data, q.row.scales, q.row.amax
 
+    (own, read), (_, poison) = rows_of("CNF-66")
+    assert (own, read) == ("queues its work on the current stream", "its input")
+    waiting = int(poison.split(",")[0], 16)
     kernel, seen = Kernel(), []
     if not takes_stream:
         kernel.takes_stream = False
@@ -250,7 +259,7 @@ def test_inputs_of_calls_on_streams_are_written_by_their_own_stream(arrays, take
         assert (alone.finding, each.finding) == (None, None)
         assert alone.data.data.tobytes() == each.data.data.tobytes()
         assert (before.tobytes() == case.x.tobytes()) is not takes_stream
-        assert (set(before.tolist()) == {0xFF}) is takes_stream
+        assert (set(before.tolist()) == {waiting}) is takes_stream
 
 
 @pytest.mark.gpu

@@ -1,5 +1,7 @@
 """Causes in words: what moved, and the order in which causes are told."""
 
+import re
+
 import pytest
 
 from fp4ref.catalogue import PROFILES
@@ -10,10 +12,12 @@ from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import kernel_of
 from fp4ref.conformance.mistakes.said import moved, of_every, runs
 from fp4ref.specs import MXFP4, NVFP4
+from standard_rules import rows_of
 
 LATE = "10 12 8 13 9 15 11 14 16 17 18 19 20 21 22 23"
 
 
+@pytest.mark.example("CNF-88")
 @pytest.mark.rule("CNF-88")
 @pytest.mark.parametrize(
     ("order", "said"),
@@ -38,6 +42,9 @@ LATE = "10 12 8 13 9 15 11 14 16 17 18 19 20 21 22 23"
 )
 def test_orders_are_told_by_what_moved(order, said):
     assert moved(order, "rows") == said
+    (named, instead), _ = rows_of("CNF-88")
+    places = [int(place) for place in re.findall(r"order ([\d ]+)", instead)[0].split()]
+    assert moved(places, "rows of elements") == named
 
 
 def test_sets_are_told_as_runs():
@@ -52,8 +59,12 @@ def hypotheses(spec, *names):
     return [base.but(mistake) for mistake in MISTAKES if mistake.name in names]
 
 
+@pytest.mark.example("CNF-87")
 @pytest.mark.rule("CNF-87")
 def test_a_rule_for_special_values_stands_before_a_change_and_a_change_before_a_symptom():
+    (cell, order), _ = rows_of("CNF-87")
+    assert cell == "a clamp of the global amax; another order of operations"
+    assert order.startswith("as written: ")
     found = hypotheses(NVFP4, "scale-zero-1", "amax-floor-1e-12", "encode-fma")
     names = [hypothesis.mistakes[0].name for hypothesis in ranked(found)]
     assert names == ["amax-floor-1e-12", "encode-fma", "scale-zero-1"]
@@ -61,11 +72,28 @@ def test_a_rule_for_special_values_stands_before_a_change_and_a_change_before_a_
     assert names == ["amax-floor-1e-12", "scale-zero-1"]
 
 
+@pytest.mark.example("CNF-87")
 @pytest.mark.rule("CNF-87")
 def test_a_sentence_stands_before_the_name_of_a_profile():
-    profile = Hypothesis(kernel_of(PROFILES["torchao.mxfp4_floor"]), profile="torchao.mxfp4_floor")
+    _, (cell, order) = rows_of("CNF-87")
+    name, sentence = cell.replace("`", "").split("; ")
+    assert order == "the sentence, then the name of the profile"
+    profile = Hypothesis(kernel_of(PROFILES[name]), profile=name)
     found = [profile, *hypotheses(MXFP4, "mx-floor")]
-    assert [hypothesis.profile for hypothesis in ranked(found)] == [None, "torchao.mxfp4_floor"]
+    assert sentence in found[1].mistakes[0].text
+    assert [hypothesis.profile for hypothesis in ranked(found)] == [None, name]
+
+
+@pytest.mark.rule("CNF-28")
+@pytest.mark.example("CNF-28")
+def test_fewer_mistakes_come_first():
+    ((cell, named),) = rows_of("CNF-28")
+    names = {"ties away": "element-away", "block scales rounded up": "scale-codec-up"}
+    (both,) = (each.split(" and ") for each in cell.split("; ") if " and " in each)
+    away, up = (mistake for name in both for mistake in MISTAKES if mistake.name == names[name])
+    one = Hypothesis(kernel_of(NVFP4)).but(away)
+    assert ranked([one.but(up), one])[0] == one
+    assert [mistake.name for mistake in one.mistakes] == [names[named]]
 
 
 @pytest.mark.rule("CNF-28")

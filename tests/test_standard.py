@@ -80,7 +80,7 @@ def test_rules_since_a_version(monkeypatch):
     index = rules.Index(rules=rules.defined())
     monkeypatch.setattr(rules, "read", lambda **_: index)
     record = json.loads(CliRunner().invoke(command, ["FOS", "--since", "0.1", "--json"]).output)
-    assert record["added"] == ["FOS-8"]
+    assert record["added"] == ["FOS-9", "FOS-8"]
     changed = [change["rule"] for change in record["changes"] if change["version"] == "1.0"]
     assert changed == ["FOS-1", "FOS-3", "FOS-5", "FOS-8", "FOS-7"]
     assert "290 of 192,000" in record["changes"][0]["bytes"]

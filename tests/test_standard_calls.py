@@ -131,7 +131,6 @@ def test_views_that_a_library_negates():
     expected = fp4ref.quantize(F([[float(v) for v in values.split(",")]]), "nvfp4").row
     got = fp4ref.quantize(view, "nvfp4").row
     assert np.asarray(got.data).tobytes() == expected.data.tobytes()
-    refused("NUM-7", fp4ref.dequantize, fp4ref.quantize(t, "nvfp4"), out=torch._neg_view(torch.zeros((1, 2))))
 
 
 @pytest.mark.rule("SR-9", "SR-7")
@@ -216,11 +215,15 @@ def test_products_that_are_not_finite():
     for a, b, total in rows_of("GEM-3"):
         if a.startswith("`nvfp4`"):
             rng = np.random.default_rng(2)
-            pair = [operand("nvfp4", rng.integers(0, 16, 32), 0x38) for _ in range(2)]
-            pair[0].row.amax[:] = 0
-            assert not fp4ref.gemm(*pair, backend="numpy").any()
+            zeros = set()
+            for _ in range(16):
+                pair = [operand("nvfp4", rng.integers(0, 16, 32), 0x38) for _ in range(2)]
+                pair[0].row.amax[:] = 0
+                zeros |= set(fp4ref.gemm(*pair, backend="numpy").view(np.uint32).ravel().tolist())
             assert "amax 0" in a
-            assert total == "0 after alpha"
+            assert total.endswith(" after alpha")
+            shown = total.removesuffix(" after alpha").split(" or ")
+            assert zeros == {int(F(float(word)).view(np.uint32)) for word in shown}
             continue
         kind = a if a != "the same" else kind
         spec, words = re.match(r"`(.*?)`: ([^`]*)", kind).groups()

@@ -14,7 +14,6 @@ import pytest
 
 import checkpoints_corpus as corpus
 import fp4ref
-from fp4ref import rules
 from fp4ref.catalogue import PROMISES
 from fp4ref.checkpoints import access, lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
@@ -34,15 +33,11 @@ from fp4ref.promise import Checked
 from fp4ref.quantized import DirectionData
 from fp4ref.standard import formulas
 from fp4ref.standard.tables import tables
+from standard_rules import RULES, rows_of
 
 F = np.float32
-RULES = rules.defined()
 SIDES = ("a_data", "a_scales", "b_data", "b_scales", "rows", "columns", "depth")
 UP = "model.layers.0.mlp.up_proj"
-
-
-def rows_of(rule, number=0):
-    return tables(RULES[rule].text)[number][1:]
 
 
 def codes(folder):

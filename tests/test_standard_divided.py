@@ -155,7 +155,9 @@ def test_fields_of_the_end_record(tmp_path):
 @pytest.mark.rule("FIL-44")
 @pytest.mark.example("FIL-44")
 def test_sizes_in_a_record_of_zip64(tmp_path):
+    (bits,) = re.findall(r"a field of (\d+) bits is", " ".join(text_of("FIL-44").split()))
     for size, record, result in rows_of("FIL-44"):
+        assert 4 * len(size.strip("`")) == int(bits)
         both = (int(size.strip("`"), 16),) * 2
         extra = struct.pack("<2H2Q", 1, 16, len(MEMBER), len(MEMBER)) if record != "none" else b""
         assert outcome(tmp_path / "a.npz", archive(sizes=both, extra=extra)) == result

@@ -203,6 +203,10 @@ def test_which_numbers_of_an_archive_count(tmp_path):
     for rule in ("FIL-2", "FIL-13"):
         (tail,) = re.search(r"the last ([\d,]+) bytes of the file", " ".join(RULES[rule].text.split())).groups()
         assert int(tail.replace(",", "")) == end + 65_536
+    size, comment = re.search(
+        r"record has (\d+) bytes, and a comment of ([\d,]+) at most", RULES["FIL-13"].text
+    ).groups()
+    assert (int(size), int(comment.replace(",", ""))) == (end, (1 << 8 * len(STORED[-2:])) - 1)  # its size: 2 bytes
     for words, result in rows_of("FIL-13"):
         data = STORED + bytes(int(re.search(r"with ([\d,]+) zeros", words)[1].replace(",", "")))
         if result == "yes":

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import packings, rules
+from fp4ref import packings
 from fp4ref.errors import Fp4Error
 from fp4ref.layout.registry import STANDARD_LAYOUTS
 from fp4ref.standard.tables import tables
@@ -446,7 +446,7 @@ def test_gaps_and_shared_places_in_the_prose():
     assert form.index(offset, columns, rows) == (m, k)
     with pytest.raises(Fp4Error, match=r"\[LAY-41\]$"):
         form.index(gap, columns, rows)
-    (head, _), *cases = tables(rules.defined()["LAY-46"].text)[0]
+    (head, _), *cases = tables(text_of("LAY-46"))[0]
     rows, columns, text = re.fullmatch(r"(\d+) × (\d+) scales in `(.*)`", head).groups()
     form, results = fp4ref.Layout("it", text), [result for _, result in cases]
     assert sorted(results) == ["refused", "written"]

@@ -10,7 +10,7 @@ import pytest
 
 import fp4ref
 from covering import few
-from fp4ref import packings, rules
+from fp4ref import packings
 from fp4ref.errors import Fp4Error
 from fp4ref.layout.field_data import CODES, OTHER_DATA
 from fp4ref.layout.field_scales import SCALES
@@ -209,7 +209,7 @@ def test_groups_and_pieces_in_the_prose():
             assert form.row_range(int(start), int(stop), 300, kb) == slice(int(first), int(end))
             found += 1
     assert found == 4
-    for layouts, result in tables(rules.defined()["LAY-11"].text)[0][1:]:
+    for layouts, result in tables(text_of("LAY-11"))[0][1:]:
         names = re.findall("`(.*?)`", layouts)
         call = partial(fp4ref.quantize_grouped, np.ones((6, 16), np.float32), [2, 2, 2], "nvfp4")
         if result == "taken":

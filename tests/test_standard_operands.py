@@ -68,6 +68,12 @@ def steps(form):
 @pytest.mark.example("GEM-60")
 def test_values_span_at_most_62_bits():
     most = int(re.search(r"more than (\d+) bits", RULES["GEM-60"].text)[1])
+    assert f"span at most {most} bits" in RULES["GEM-60"].title
+    for exponents, result in ((most, "fit"), (most + 1, "refused")):  # the largest value has as many bits
+        form = Format(f"vendor.e6m1_{exponents}", 6, 1, bias=31, codes=2 * exponents)
+        assert int(steps(form)).bit_length() == exponents
+        q = quantized("mxfp4", element=Codec(format=form, nan=(0, 0), sign="bit"))
+        assert outcome(q, q, "GEM-60") == result
     for element, scale, bits, result in rows_of("GEM-60"):
         form = FORMATS.get(element.lower(), WIDE)
         span = steps(form) * (1 if scale == "E8M0" else steps(FORMATS[scale.lower()]))

@@ -21,7 +21,7 @@ from fp4ref.spec_root import spec_root
 from fp4ref.specs import OWN
 from fp4ref.standard import formulas
 from fp4ref.standard.tables import codes_of, number_of, tables
-from standard_rules import RULES
+from standard_rules import RULES, rows_of
 
 F = np.float32
 
@@ -271,7 +271,7 @@ def test_steps_bounds_and_seeds_of_random_bits():
 
 
 @pytest.mark.rule("FOS-1", "FOS-2", "FOS-3", "FOS-4", "FOS-6", "FOS-7", "FOS-8")
-@pytest.mark.example("FOS-1", "FOS-2", "FOS-3", "FOS-4", "FOS-6", "FOS-7", "FOS-8")
+@pytest.mark.example("FOS-1", "FOS-2", "FOS-3", "FOS-4", "FOS-6", "FOS-7", "FOS-8", "FOS-9")
 def test_sentences_of_4over6():
     _, (_, a, g, *_) = tables(RULES["FOS-1"].text)[0][1:]
     names = {"a": number_of(a), "g": number_of(g)}
@@ -282,13 +282,15 @@ def test_sentences_of_4over6():
     assert first * F(times) == second
     (largest,) = integers(r"Scales above (\d+) saturate", "FOS-1")
     assert formats.CUDA_E4M3.format.max == largest
-    low, high = (float(word) for word in found(r"It is above (\d) and at most (\d+), which is the default", "FOS-2"))
-    assert fp4ref.FourOverSix().scale_max == high
+    (bounds,) = (setting for setting, _, rule in rows_of("SPC-2") if rule == "FOS-2")
+    low, high = map(float, re.search(r"\((\d), (\d+)\]", bounds).groups())
+    (default,) = integers(r"4over6, by default (\d+), shall replace", "FOS-2")
+    assert fp4ref.FourOverSix().scale_max == high == default
     fp4ref.NVFP4_4OVER6.replace(four_over_six=fp4ref.FourOverSix(scale_max=high))
     for wrong in (low, float(np.nextafter(F(high), F(np.inf)))):
         with pytest.raises(Fp4Error, match="FOS-2"):
             fp4ref.NVFP4_4OVER6.replace(four_over_six=fp4ref.FourOverSix(scale_max=wrong))
-    assert integers(r"it is the next value \((\d)\) there", "FOS-3") == [8]
+    assert integers(r"q is the next value of the grid, (\d) for E2M1", "FOS-9") == [8]
     for row in tables(RULES["FOS-4"].text)[1][1:]:
         assert F(float(row[4])) == F(1536) / F(float(row[3]))
     x = np.random.default_rng(6).standard_normal((1, 16)).astype(F)
@@ -511,6 +513,7 @@ def test_sizes_of_sums_and_bits_of_nan():
     )
     assert product == largest
     assert largest**2 * longest < 2**most <= largest**2 * (longest + 1)
+    assert integers(r": (\d+)-bit integers suffice", "GEM-2") == [most + 1]
     low, high = integers(r"Products of MX values span 2\^-(\d+) to 2\^(\d+)", "GEM-2")
     sizes = [
         np.unique(
@@ -528,7 +531,7 @@ def test_sizes_of_sums_and_bits_of_nan():
     finite = np.concatenate([size[np.isfinite(size) & (size > 0)] for size in sizes])
     assert (2.0**-low, True) == (
         (finite.min() * 2.0**-127) ** 2,
-        2.0 ** (high - 2) < (finite.max() * 2.0**127) ** 2 <= 2.0**high,
+        2.0 ** (high - 1) < (finite.max() * 2.0**127) ** 2 <= 2.0**high,
     )
     (bits,) = integers(r"an accumulator of some (\d+) bits", "GEM-2")
     assert abs(bits - (low + high)) < 40

@@ -340,8 +340,11 @@ def test_the_directory(tmp_path):
 @pytest.mark.rule("FIL-17")
 @pytest.mark.example("FIL-17")
 def test_names_of_members(tmp_path):
+    pages = re.findall(r"code page (\d+)", f"{RULES['FIL-17'].title} {RULES['FIL-17'].text}")
     for cell, flag, name in rows_of("FIL-17"):
         raw = bytes.fromhex(cell.strip("`"))
+        decoded = {raw.decode("utf-8" if flag == "set" else f"cp{page}") for page in pages}
+        assert decoded == {name.strip("`")}
         data = bytearray(archive(name="x" * (len(raw) - 4) + ".npy"))
         for mark, names, flags in ((b"PK\3\4", 30, 6), (b"PK\1\2", 46, 8)):
             place = data.index(mark)

@@ -167,7 +167,7 @@ def test_transforms():
 
 
 @pytest.mark.rule("LAY-3", "LAY-13", "LAY-18", "LAY-58", "PACK-8", "PACK-9", "LAY-22")
-@pytest.mark.example("LAY-3", "LAY-13", "LAY-18", "LAY-58", "PACK-8", "PACK-9", "LAY-22")
+@pytest.mark.example("LAY-3", "LAY-4", "LAY-13", "LAY-18", "LAY-58", "PACK-8", "PACK-9", "LAY-22")
 def test_layouts_by_their_text():
     tile = fp4ref.LAYOUTS["tiled_128x4"]
     head, offsets = tables(RULES["LAY-3"].text)[1]

@@ -28,7 +28,7 @@ from fp4ref.conformance.verdict.dump_report import Verdict
 from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.standard import formulas
 from fp4ref.standard.tables import tables
-from standard_rules import integers, rows_of, text_of
+from standard_rules import RULES, integers, rows_of, text_of
 
 F = np.float32
 NVFP4 = fp4ref.NVFP4
@@ -408,6 +408,9 @@ def test_rows_that_pass_the_sizes():
     head = tables(text_of("CNF-51"))[0][0][0]
     (columns,) = integers(re.search(r"\d+ columns", head)[0])
     made = planned(columns)
+    for words in (RULES["CNF-51"].title, text_of("CNF-51").split("|")[0]):
+        powers = re.findall(r"2\^(\d+)\s+(byte|element)s", words)
+        assert powers == [(str(size.power), size.unit) for size in SIZES]
     assert (made.columns, made.body.x.dtype.name) == (columns, "bfloat16")
     for size, (cell, high) in zip(SIZES, rows_of("CNF-51"), strict=True):
         assert cell == f"2^{size.power} {size.unit}s"

@@ -89,13 +89,15 @@ def test_settings_that_are_refused():
         ("mxfp4", {"global_scale": "tensor"}),
         ("nvfp4", {"arithmetic": ARITHMETIC["rceil"]}),
         ("nvfp4-4over6", {"hadamard": fp4ref.Hadamard()}),
+        ("nvfp4-4over6", {"scale_max": 449.0}),
         ("nvfp4", {"hadamard": fp4ref.Hadamard(), "block": (1, 8)}),
     ]
     table = rows_of("SPC-2")
     assert len(table) == len(settings) + 1
     for (name, change), row in zip(settings, table, strict=False):
+        make = fp4ref.FourOverSix if "scale_max" in change else PROFILES[name].replace
         with pytest.raises(Fp4Error, match=row[2] if row[0] != "a scale with stochastic rounding" else "SPC-2"):
-            PROFILES[name].replace(**change)
+            make(**change)
     with pytest.raises(Fp4Error, match=table[-1][2]):
         codec(format=formats.E4M3, nan=(0, 0), rounding="stochastic")
     for words, result in rows_of("SPC-4"):

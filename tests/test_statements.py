@@ -63,19 +63,24 @@ def stated(name: str, status: int, more: str = FEW, spec: str = "nvfp4") -> dict
     return json.loads(Path("s.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.example("CNF-64")
 @pytest.mark.slow  # four runs of a few cases
 @pytest.mark.rule("CNF-41", "CNF-21", "CNF-64")
 def test_a_statement_does_not_depend_on_what_failed_before(here, monkeypatch):
     monkeypatch.setenv("FP4REF_CACHE_DIR", str(here / "cache"))
+    ((cell, result),) = rows_of("CNF-64")
+    zero, seed, again = map(int, re.findall(r"seed (\d+)", cell))
+    assert (zero, again, result) == (0, 0, "the third is that of the first")
     first = stated("rare", 1)
     assert first["found"]["failing"]
-    printed(f"verify --kernel kernels.py:rare --spec nvfp4 {FEW} --seed 7", 1)
+    printed(f"verify --kernel kernels.py:rare --spec nvfp4 {FEW} --seed {seed}", 1)
     assert stated("rare", 1)["digest"] == first["digest"]
-    other = stated("rare", 1, f"{FEW} --seed 7")
-    assert [(record["found"]["seed"], record["found"]["seeds"]) for record in (first, other)] == [(0, 1), (7, 1)]
+    other = stated("rare", 1, f"{FEW} --seed {seed}")
+    assert [(record["found"]["seed"], record["found"]["seeds"]) for record in (first, other)] == [(0, 1), (seed, 1)]
     assert problems(other) == []
 
 
+@pytest.mark.example("CNF-63")
 @pytest.mark.slow
 @pytest.mark.rule("CNF-17", "CNF-18", "CNF-62", "CNF-63")
 def test_statements_of_kernels(here):
@@ -87,7 +92,11 @@ def test_statements_of_kernels(here):
     assert found["subject"] == {"kind": "kernel", "name": "kernels.py:good"}
     assert (found["conforms"], found["failing"], found["known_failures"]) == (True, [], [])
     assert found["coverage"]["cases"] == found["cases"] > 5
-    assert {"time", "processor", "compilers", "devices"} <= set(record["beside"])
+    (facts, where), *_ = rows_of("CNF-63")
+    keys = {fact if fact in {"time", "processor"} else f"{fact}s" for fact in facts.split(", ")[:4]}
+    assert where == "`beside`"
+    assert keys <= set(record["beside"])
+    assert not keys & set(found)
     assert record["beside"]["files"] == {"kernels.py": hashlib.sha256(KERNELS.encode()).hexdigest()}
     text = printed("statement check s.json")
     assert text.startswith(f"s.json: holds; kernels.py:good conforms to nvfp4: {found['cases']} cases, 0 fail\n")
@@ -165,6 +174,7 @@ def test_what_is_refused(here, line, message):
     assert len(text.splitlines()) <= 4
 
 
+@pytest.mark.example("CNF-63")
 @pytest.mark.rule("CNF-17", "CNF-41", "CNF-63")
 def test_the_statement_on_backends_leaves_the_machine_out(here, monkeypatch):
     def checked(*_, **__):
@@ -191,6 +201,7 @@ def test_the_statement_on_backends_leaves_the_machine_out(here, monkeypatch):
     assert found["rules"] == {"BLK-1": {"passed": 1, "total": 2}, "E2M1-3": {"passed": 3, "total": 4}}
     assert found["coverage"]["not_judged"] == {"cuda": "not available"}
     assert records[1]["beside"]["unavailable"] == {"cuda": "no device"}
+    assert rows_of("CNF-63")[1] == ["why a backend is not available", "`beside`; its name is in `found`"]
 
 
 # A statement by hand, and what a change does to it
@@ -236,8 +247,21 @@ def whole(found=FOUND):
     return {"fp4ref_statement": 1, "digest": digest(found), "found": copy.deepcopy(found), "beside": {"time": "now"}}
 
 
+@pytest.mark.example("CNF-17")
 @pytest.mark.rule("CNF-18", "CNF-41")
 def test_a_statement_by_hand_holds_and_its_machine_is_not_covered():
+    cells = " ".join(example for _, example in rows_of("CNF-17"))
+    found = whole()["found"]
+    assert re.match(r"`([\d.]+)`", cells)[1] == found["standard"] == fp4ref.SPEC_VERSION
+    (rule, passed, total), (kind, count, first) = (
+        re.search(r"`(\w+-\d+)`: (\d+) passed of (\d+)", cells).groups(),
+        re.search(r"`(\w+)`, (\d+), first in `(\S+)`", cells).groups(),
+    )
+    found["rules"] = {rule: {"passed": int(passed), "total": int(total)}}
+    found["findings"] = [{"kind": kind, "count": int(count), "first": first}]
+    assert problems(whole(found)) == []
+    assert re.search(rf"{total} cases of \d+ families, seed 0 ", cells)
+    assert f"`{first}`: K must be whole" not in cells
     assert problems(whole()) == []
     assert problems(whole() | {"beside": {"time": "later"}}) == []
 
@@ -270,9 +294,14 @@ CHANGES = [
 ]
 
 
+@pytest.mark.example("CNF-18")
 @pytest.mark.rule("CNF-18")
 @pytest.mark.parametrize(("change", "problem"), CHANGES)
 def test_counts_that_do_not_add_up_are_seen_with_or_without_a_new_digest(change, problem):
+    counts = {"the cases of families": "cases: ", "failing cases": "failing: ", "known failures": "known_failures: "}
+    counts |= {"a subject that conforms": "conforms: ", "levels": "levels: "}
+    assert [count for count, _ in rows_of("CNF-18")] == [*counts]
+    assert all(any(said.startswith(start) for _, said in CHANGES) for start in counts.values())
     record = whole()
     change(record["found"])
     assert problems(record)[0].startswith("digest: sha256:")
@@ -309,8 +338,14 @@ def test_a_declaration_cites_its_level_and_what_it_leaves_out(spec, fields, leve
     assert level in LEVELS
 
 
+@pytest.mark.example("CNF-62")
 @pytest.mark.rule("RES-3", "CNF-62")
 def test_levels_of_stochastic_kernels_and_of_none():
+    (kernel, shown), (_, none) = rows_of("CNF-62")
+    types = re.findall(r"b?float\d+", kernel)
+    level, _, lacks = shown.partition("`, but for ")
+    assert cited(fp4ref.NVFP4, Declaration(dtypes=tuple(types))) == {level.strip("`"): lacks.split(", ")}
+    assert none == "none"  # test_statements_of_wrong_kernels_name_what_fails
     given = Declaration(inputs=("x", "random_bits"))
     drawn = Declaration(inputs=("x", "seed", "offset"))
     start = "fp4ref spec 1.0, nvfp4-sr"

@@ -20,6 +20,7 @@ from fp4ref.conformance.run.timed_input import TimedInput
 from fp4ref.conformance.subjects.subject import Declaration, golden
 from fp4ref.errors import FileError
 from fp4ref.formats import STOCHASTIC_E2M1
+from standard_rules import rows_of
 
 NVFP4 = fp4ref.NVFP4
 EXAMPLE = Path(__file__).parents[1] / "docs" / "examples" / "stream_kernel.c"
@@ -124,15 +125,19 @@ def piped(answers: bytes, options: RunOptions):
 SMALL = stream.StreamPlan(NVFP4, families=("empty", "ragged"), dtypes=("float32",))
 
 
+@pytest.mark.example("CNF-45", "CNF-97")
 @pytest.mark.rule("CNF-45", "CNF-97")
 def test_a_program_that_stops_answering_hangs():
     whole = program(written(SMALL))
     starts = [found.start() for found in re.finditer(b"DONE", whole)]
     options = RunOptions(timeout=0.3, start_timeout=0.0)
     assert set(piped(whole, options)) == {None}  # it does not end, but it has said everything
-    hung = piped(whole[: starts[2] + 40], options)
-    assert hung[:3] == [None, None, "hung"]
-    assert set(hung[3:]) == {"not-run"}
+    ((cell, later),) = rows_of("CNF-97")
+    assert (cell, later) == (rows_of("CNF-45")[0][0], "the sixth case and those after it are `not-run`")
+    assert (cell.split()[1], rows_of("CNF-45")[0][1]) == ("four", "the four are judged, the fifth is `hung`")
+    hung = piped(whole[: starts[4] + 40], options)
+    assert hung[:5] == [None, None, None, None, "hung"]
+    assert set(hung[5:]) == {"not-run"}
     assert len(hung) == len(starts)
     with pytest.raises(FileError, match=r"no answer within 0\.3 s of the clock from byte \d+ on, need b'END '"):
         piped(whole[:-32], options)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from fp4ref.errors import BackendError, Fp4Error
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.kernels import Declaration, declaration_of
 from fp4ref.layout import layout
+from standard_rules import rows_of
 
 NVFP4 = fp4ref.NVFP4
 FEW = ["normal", "ragged", "layout", "minus-zero", "overflow"]
@@ -124,6 +126,7 @@ def test_wrong_declarations(settings, message):
         fp4ref.kernel(**settings)
 
 
+@pytest.mark.example("CNF-8")
 @pytest.mark.rule("CNF-8")
 def test_inputs_are_computed_by_the_specification():
     case = next(families.cases(NVFP4, families=["normal"]))
@@ -132,6 +135,12 @@ def test_inputs_are_computed_by_the_specification():
     given = job_of(case, declared, expected).arguments
     g = np.float32(2688) / expected.amax
     assert list(given) == list(declared.inputs)
+    shown = {name.strip("`"): value for cell, value in rows_of("CNF-8") for name in cell.split(", ")}
+    assert {*shown} == {*declared.inputs, "random_bits"}
+    for name in ("amax", "hadamard_signs"):
+        (size,) = re.findall(r"float32 \[(\d+)\]", shown[name])
+        assert (given[name].dtype, given[name].shape) == (np.float32, (int(size),))
+    assert set(np.abs(given["hadamard_signs"])) == {float(re.findall(r"\+-(\d)", shown["hadamard_signs"])[0])}
     assert given["encode_scale"] == g
     assert given["decode_scale"] == np.float32(1) / g
     assert given["hadamard_signs"].tolist().count(-1) == 0xD7E8.bit_count()

@@ -26,6 +26,7 @@ from fp4ref.errors import FileError
 from fp4ref.files import targets, write_tensors
 from fp4ref.files.kinds import HTML
 from fp4ref.files.targets import replacing, write_bytes
+from standard_rules import rows_of
 
 FULL = Path("/dev/full")
 FOREIGN = b"\x00 seventeen years of notes \xff"
@@ -253,6 +254,7 @@ def test_signals_leave_no_unfinished_files(here, name):
     assert (here / "page.html").read_text() == "<!doctype html>old"
 
 
+@pytest.mark.example("CNF-110")
 @pytest.mark.rule("CNF-110")
 def test_reports_are_whole_before_text_is_printed(here, monkeypatch):
     def gone(*_):
@@ -260,13 +262,14 @@ def test_reports_are_whole_before_text_is_printed(here, monkeypatch):
         assert (here / "r.html").read_text(encoding="utf-8").rstrip().endswith("</html>")
         raise BrokenPipeError(32, "Broken pipe")
 
+    ((command, result),) = rows_of("CNF-110")
+    assert result == "both files are complete"
+    words = command.strip("`").partition(" | ")[0].replace("p.html", "r.html").split()[1:]
     monkeypatch.setattr("fp4ref.cli.verify_dump.print_report", gone)
     monkeypatch.setattr("fp4ref.cli.verify_dump.json.dumps", gone)
     for more in ([], ["--json"]):
         (here / "r.xml").unlink(missing_ok=True)
-        result = CliRunner().invoke(
-            main, ["verify", "d.npz", "--no-diagnosis", "--junit", "r.xml", "--html", "r.html", *more]
-        )
+        result = CliRunner().invoke(main, [*words, "--no-diagnosis", *more])
         assert (here / "r.xml").exists(), result.output
 
 

@@ -11,6 +11,7 @@ from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.conformance.verdict.dumps import DumpRequest, verify
 from fp4ref.conformance.verdict.violated import blame, differing, dump_cells, worst
+from standard_rules import rows_of
 
 LATE = "scale bytes are stored one place too late, down the rows, around the end"
 SWAPPED = "the high nibble comes first"
@@ -55,11 +56,14 @@ def test_tensors_that_were_not_diagnosed_break_rules_too():
     assert list(blame(replace(found, undiagnosed=1), fp4ref.NVFP4, ["PACK-1", "LAY-1"]).broken) == []
 
 
+@pytest.mark.example("CNF-49")
 @pytest.mark.slow  # a search that finds nothing, and two that do
 @pytest.mark.rule("CNF-49", "CNF-2")
 def test_two_mistakes_in_two_tensors(tmp_path):
     report = verified(tmp_path, tensor("a", swapped), tensor("b", late), tensor("c", None))
     assert report.headline.startswith(f"wrong: tensor a: {SWAPPED}; tensor b: {LATE}; differs from nvfp4 in ")
+    shown = [verdict for _, verdict in rows_of("CNF-49")]
+    assert report.headline.startswith(shown[1].removesuffix(", ..."))
     assert report.diagnosis.explained
     assert list(
         blame(report.diagnosis, fp4ref.NVFP4, worst(fp4ref.NVFP4, dump_cells(report), differing(report))).broken
@@ -74,11 +78,12 @@ def test_two_mistakes_in_two_tensors(tmp_path):
     ]
 
 
+@pytest.mark.example("CNF-49")
 @pytest.mark.slow
 @pytest.mark.rule("CNF-49")
 def test_one_tensor_is_explained_and_one_is_not(tmp_path):
     report = verified(tmp_path, tensor("a", swapped), tensor("b", random))
-    assert report.headline.startswith(f"wrong: tensor a: {SWAPPED}; tensor b: not explained; differs from nvfp4 in ")
+    assert report.headline.startswith(f"{rows_of('CNF-49')[2][1]}; differs from nvfp4 in ")
     assert not report.diagnosis.explained
     assert (
         list(blame(report.diagnosis, fp4ref.NVFP4, worst(fp4ref.NVFP4, dump_cells(report), differing(report))).broken)
@@ -86,8 +91,10 @@ def test_one_tensor_is_explained_and_one_is_not(tmp_path):
     )
 
 
+@pytest.mark.example("CNF-49")
 @pytest.mark.rule("CNF-49", "CNF-90")
 def test_other_forms_and_more_tensors(tmp_path):
+    assert rows_of("CNF-49")[0][1] == f"wrong: {SWAPPED}"
     tiled = tensor("b", swapped, scale_layout="tiled_128x4")
     assert verified(tmp_path, tensor("a", swapped), tiled).headline.startswith(f"wrong: {SWAPPED}; differs")
     right = tensor("b", None, "mxfp4")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fp4ref import arrays
 from fp4ref.quantized import DirectionData
@@ -15,7 +16,7 @@ from fp4ref.registry import Call
 from fp4ref_cpu import jobs
 from fp4ref_cpu.compiled import maximum, transformer
 from fp4ref_cpu.maps import padding
-from fp4ref_cpu.native import address, buffer_of, starts, text, without_hadamard
+from fp4ref_cpu.native import address, starts, text, without_hadamard, writes
 from fp4ref_cpu.quantizing import AmaxJob, Prepared, QuantizeJob, TransformJob, has_strides, quantize, ready_for
 
 FLOAT = 4  # bytes of a maximum
@@ -32,14 +33,15 @@ def bind_quantize(
 ) -> Callable[..., DirectionData] | None:
     """Return a function that quantizes other arrays of these ones' kinds; None if their jobs are not remembered."""
     array = arrays.to_numpy("quantize", x)
-    if not has_strides(array) or amax is not None or call.layout.form.repeated:
+    if not has_strides(array) or call.layout.form.repeated:
         return None
     if any(step % array.itemsize for step in array.strides):  # it is copied, wherever it starts
         return None
     if not all(map(_is_dense, (random_bits, *(out or ())))):
         return None
     ready, start_of, unit = ready_for(call, array), starts(x), array.itemsize
-    fill = _transforming(call, ready) if _is_transformed_once(call, ready) else _filling(call, ready)
+    filling = _transforming if _is_transformed_once(call, ready) else _filling
+    fill = filling(call, ready, search=amax is None)
     random_of = _none if random_bits is None else starts(random_bits)
     if out is not None:
         return _into(call, fill, start_of, unit, random_of, out)
@@ -50,30 +52,42 @@ def bind_quantize(
     def again(x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None) -> DirectionData:
         start = start_of(x)
         if start % unit:  # it is copied
-            return quantize(call, x, None, random_bits, None)
+            return quantize(call, x, amax, random_bits, None)
         data, scales = data_of(), scales_of()
         if found_in is None:
             fill(start, random_of(random_bits), at(data), at(scales), 0)
             return DirectionData(data, scales, None)
         found = found_in()
-        fill(start, random_of(random_bits), at(data), at(scales), at(found))
+        place = at(found)
+        if amax is not None:
+            _write(amax, place)
+        fill(start, random_of(random_bits), at(data), at(scales), place)
         return DirectionData(data, scales, found)
 
     return again
+
+
+def _write(amax: NDArray[np.float32], place: int) -> None:
+    """Write given maxima where those that are searched for would be."""
+    ctypes.memmove(place, address(amax) or 0, amax.nbytes)
 
 
 def _into(
     call: Call, fill: Fill, start_of: Callable[[Any], int], unit: int, random_of: Callable[[Any], int], like: Any
 ) -> Callable[..., DirectionData]:
     """Return a function that quantizes into the caller's buffers, which are like those of the first call."""
-    ats = [None if part is None else _writing(part) for part in like]
+    data_of, scales_of, place_of = (_none if part is None else writes(part) for part in like)
 
     def again(x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None) -> DirectionData:
         start = start_of(x)
         if start % unit:
-            return quantize(call, x, None, random_bits, out)
+            return quantize(call, x, amax, random_bits, out)
         assert out is not None
-        fill(start, random_of(random_bits), *[0 if at is None else at(part) for at, part in zip(ats, out, strict=True)])
+        data, scales, found = out
+        to_data, to_scales, place = data_of(data), scales_of(scales), place_of(found)
+        if amax is not None:
+            _write(amax, place)
+        fill(start, random_of(random_bits), to_data, to_scales, place)
         return out
 
     return again
@@ -85,12 +99,12 @@ def _is_transformed_once(call: Call, ready: Prepared) -> bool:
     return transforms and 0 < ready.rows * ready.columns <= WRITTEN
 
 
-def _transforming(call: Call, ready: Prepared) -> Fill:
+def _transforming(call: Call, ready: Prepared, *, search: bool) -> Fill:
     """Return a function like that of `_filling`, by way of memory for the transformed direction."""
     spec, shape = call.required, (ready.rows, ready.columns)
     plain = np.empty(shape, arrays.INPUT_DTYPES[call.source])
     of_rows = dataclasses.replace(call, spec=without_hadamard(spec), direction="row", shape=shape)
-    fill = _filling(of_rows, ready_for(of_rows, plain))
+    fill = _filling(of_rows, ready_for(of_rows, plain), search=search)
     run = jobs.runner(transformer(text(maximum(spec))), ready.rows * ready.columns)
     to_transform = jobs.ready(TransformJob(ready.quantize_job.input, None, 0), ready.kept)
 
@@ -115,17 +129,11 @@ def _is_dense(part: Any) -> bool:
     return part is None or bool(arrays.to_numpy("quantize", part).flags.c_contiguous)
 
 
-def _writing(like: Any) -> Callable[[Any], int]:
-    """Return the function that reads the address of a buffer of a kind, and requires that it can be written."""
-    start_of = starts(like)
-    return start_of if arrays.is_torch(like) else lambda part: start_of(buffer_of(part))
-
-
-def _filling(call: Call, ready: Prepared) -> Fill:
-    """Return a function that fills codes, scales and maxima."""
-    elements, maxima = ready.rows * ready.columns, ready.amax or 0
+def _filling(call: Call, ready: Prepared, *, search: bool) -> Fill:
+    """Return a function that fills codes, scales and, with a search, maxima; they are there without one."""
+    elements, maxima = ready.rows * ready.columns, (ready.amax or 0) if search else 0
     encode = jobs.runner(ready.quantize, elements)
-    search = jobs.runner(ready.search, elements) if maxima else None
+    find = jobs.runner(ready.search, elements) if maxima else None
     to_encode, to_search = (jobs.ready(job, ready.kept) for job in (ready.quantize_job, ready.search_job))
     pad = padding(call.layout, ready.rows, -(-ready.columns // call.required.block.columns))
     one = ctypes.c_uint32.from_address
@@ -139,10 +147,10 @@ def _filling(call: Call, ready: Prepared) -> Fill:
             ctypes.memset(found, 0, maxima * FLOAT)
         if not elements:
             return
-        if search:
+        if find:
             words = to_search.words[:]
             words[X], words[FOUND] = start, found
-            search(words)
+            find(words)
         words = to_encode.words[:]
         words[X], words[GIVEN], words[RANDOM], words[DATA], words[SCALES] = start, found, random, data, scales
         encode(words)

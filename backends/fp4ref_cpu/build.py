@@ -57,7 +57,7 @@ OPTIMIZATION_FLAGS = ((*VECTORIZED, *WITHOUT, "-fira-region=one"), VECTORIZED, (
 MACHINE_FLAGS = (("-march=native", "-mprefer-vector-width=512"), ("-march=native",), ("-mcpu=native",), ())
 
 CACHE = cache.CacheFolder("cpu")
-TOGETHER = 80  # texts of one library, at most: the compiler's memory grows with them
+TOGETHER = 160  # texts of one library, at most: the compiler takes 0.3 GB for them
 
 
 def missing(texts: Iterable[str]) -> list[str]:

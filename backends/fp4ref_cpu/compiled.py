@@ -7,9 +7,11 @@ from typing import Any
 
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3
 from fp4ref.quantized import DirectionChoice
-from fp4ref.spec import Block, Spec
+from fp4ref.spec import Block, Granularity, Spec
 from fp4ref_cpu.build import functions
 from fp4ref_cpu.native import exported, without_hadamard
+
+STRIP, NARROW = 1024, 128  # elements of a strip
 
 
 def of_direction(spec: Spec, direction: DirectionChoice) -> Spec:
@@ -33,9 +35,17 @@ def maximum(spec: Spec) -> Spec:
 
 
 @lru_cache
-def quantizer(prelude: str, dtype: str) -> Any:
-    """Return the compiled `quantize` for a lowered specification and an input type."""
-    return functions(quantizing_text(prelude, dtype), "quantize")[0]
+def quantizer(prelude: str, dtype: str, strip: int = STRIP) -> Any:
+    """Return the compiled `quantize` for a lowered specification and an input type. strip: elements of a strip."""
+    return functions(quantizing_text(prelude, dtype, strip), "quantize")[0]
+
+
+def strip_of(spec: Spec, rows: int, columns: int) -> int:
+    """Return the elements of a strip: fewer where a direction's rows, which share none, fill only a part of it."""
+    if len(strips(spec)) == 1:
+        return STRIP
+    whole = columns if spec.global_scale is Granularity.ROW else -(-rows // spec.block.rows) * columns
+    return NARROW if whole <= STRIP // 4 else STRIP
 
 
 @lru_cache
@@ -44,9 +54,16 @@ def bounder(prelude: str, dtype: str) -> Any:
     return functions(bounding_text(prelude, dtype), "amax")[0]
 
 
-def quantizing_text(prelude: str, dtype: str) -> str:
-    """Return the text that exports `quantize` for a lowered specification and an input type."""
-    return exported(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}>", "quantize")
+def strips(spec: Spec) -> tuple[int, ...]:
+    """Return the elements of a strip for matrices of every size, one after the other."""
+    apart = spec.global_scale is Granularity.ROW or spec.block.rows > 1
+    return (STRIP, NARROW) if apart and spec.block.columns <= NARROW else (STRIP,)
+
+
+def quantizing_text(prelude: str, dtype: str, strip: int = STRIP) -> str:
+    """Return the text that exports `quantize` for a lowered specification and an input type, by strips of a size."""
+    size = "" if strip == STRIP else f", {strip}"
+    return exported(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}{size}>", "quantize")
 
 
 def bounding_text(prelude: str, dtype: str) -> str:

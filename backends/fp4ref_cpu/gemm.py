@@ -67,7 +67,6 @@ SIDES = tuple(
     jobs.place(GemmJob, side) + jobs.place(Side, part) for side in "ab" for part in ("data", "scales", "amax")
 )
 ALPHA, BIAS, ADDED, SUMS, OUT = (jobs.place(GemmJob, name) for name in ("alpha", "bias", "accumulate", "sums", "out"))
-NOTHING = DirectionData(None, None, None)
 
 
 def product(function: str, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
@@ -80,7 +79,8 @@ def product(function: str, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
     def pointer(part: Any, dtype: Any) -> int:
         if part is None:
             return 0
-        kept.append(np.ascontiguousarray(arrays.to_numpy("gemm", part), dtype))
+        array = np.ascontiguousarray(arrays.to_numpy("gemm", part), dtype)
+        kept.append(array if array.flags.aligned else array.copy())
         return address(kept[-1]) or 0
 
     operands = [pointer(part, np.dtype(kind)) for each in (a, b) for part, kind in zip(each.data, KINDS, strict=True)]
@@ -98,15 +98,11 @@ def bind_product(function: str, a: Operand, b: Operand, epilogue: Epilogue) -> C
     multiply, make = _multiplying(function, a, b, epilogue), jobs.maker(a.data.data, _result(a, b), epilogue.dtype.name)
     starts_of = [None if part is None else starts(part) for part in parts]
     at = starts(make())
-    of_a, of_b = a._replace(data=NOTHING), b._replace(data=NOTHING)
-    as_it_is = _is_read(epilogue.bias, np.float32) and _is_read(epilogue.accumulate, epilogue.dtype)
-    added_of = [None if part is None else starts(part) for part in (epilogue.bias, epilogue.accumulate)]
+    readers = _reader(epilogue.bias, np.dtype(np.float32)), _reader(epilogue.accumulate, epilogue.dtype)
 
     def again(left: DirectionData, right: DirectionData, end: Epilogue) -> Any:
-        if not as_it_is:
-            return product(function, of_a._replace(data=left), of_b._replace(data=right), end)
         operands = [start(part) if start else 0 for start, part in zip(starts_of, (*left, *right), strict=True)]
-        bias, added = (start(part) if start else 0 for start, part in zip(added_of, end[1:3], strict=True))
+        (bias, _kept), (added, _too) = (read(part) for read, part in zip(readers, end[1:3], strict=True))
         out = make()
         multiply(operands, end.alpha, bias, added, at(out))
         return out
@@ -114,10 +110,43 @@ def bind_product(function: str, a: Operand, b: Operand, epilogue: Epilogue) -> C
     return again
 
 
-def _is_read(part: Any, dtype: Any) -> bool:
-    """Return True for no array, or one that a product reads without a copy."""
-    array = None if part is None else arrays.to_numpy("gemm", part)
-    return array is None or (array.dtype == dtype and array.flags.c_contiguous)
+def _reader(like: Any, dtype: np.dtype[Any]) -> Callable[[Any], tuple[int, Any]]:
+    """Return a function of arrays like one: an address at which a product reads its values, and what has to stay alive.
+
+    Copied are arrays of another type, and those with gaps.
+    """
+    if like is None:
+        return lambda part: (0, None)
+    array, copy = arrays.to_numpy("gemm", like), _copier(like, dtype)
+    if array.dtype != dtype or not array.flags.c_contiguous:
+        return copy
+    start_of, unit = starts(like), dtype.itemsize
+
+    def there(part: Any) -> tuple[int, Any]:
+        start = start_of(part)
+        return copy(part) if start % unit else (start, part)
+
+    return there
+
+
+def _copier(like: Any, dtype: np.dtype[Any]) -> Callable[[Any], tuple[int, Any]]:
+    """Return a function that copies arrays of a library to another type, without gaps: addresses, and the copies."""
+    if not arrays.is_torch(like):
+
+        def of_numpy(part: Any) -> tuple[int, Any]:
+            values = arrays.to_numpy("gemm", part).astype(dtype, order="C")
+            return address(values) or 0, values
+
+        return of_numpy
+    import torch
+
+    kind = getattr(torch, dtype.name)
+
+    def of_torch(part: Any) -> tuple[int, Any]:
+        made = torch.empty(part.shape, dtype=kind).copy_(part.detach())
+        return made.data_ptr(), made
+
+    return of_torch
 
 
 def _result(a: Operand, b: Operand) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import fp4ref_numerics
 from fp4ref import arrays
 from fp4ref.errors import BackendError
+from fp4ref.memory import numpy_start
 from fp4ref.spec import Spec
 
 
@@ -62,9 +63,19 @@ def starts(like: Any) -> Callable[[Any], int]:
         import torch
 
         return torch.Tensor.data_ptr
-    if like.dtype.isbuiltin == 1 or not like.flags.c_contiguous:
-        return lambda x: address(x) or 0
-    return lambda x: address(x.view(np.uint16)) or 0  # NumPy shows no memory of others' types
+    return numpy_start(like)
+
+
+def writes(like: Any, operation: str = "quantize") -> Callable[[Any], int]:
+    """Return the function that reads the address of a buffer of a kind, and requires that it can be written."""
+    start_of = starts(like)
+    if arrays.is_torch(like):
+        return start_of
+
+    def start(part: Any) -> int:
+        return start_of(part if part.flags.writeable else buffer_of(part, operation))
+
+    return start
 
 
 def address(array: NDArray[Any] | None) -> int | None:

@@ -13,18 +13,20 @@ from fp4ref.spec import Granularity
 from fp4ref_cpu import gemm
 from fp4ref_cpu.bound import bind_quantize
 from fp4ref_cpu.build import CACHE, compile_all, missing
-from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing_text, transforming_text
+from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing_text, strips, transforming_text
 from fp4ref_cpu.native import text, without_hadamard
 from fp4ref_cpu.per_tensor import (
     bind_tensor_decode,
+    bind_tensor_given,
     bind_tensor_quantize,
     tensor_codes,
     tensor_decode,
+    tensor_given,
     tensor_quantize,
     tensor_text,
 )
 from fp4ref_cpu.quantizing import quantize
-from fp4ref_cpu.randoms import random_bits, random_text
+from fp4ref_cpu.randoms import bind_random_bits, random_bits, random_text
 from fp4ref_cpu.reading import (
     bind_dequantize,
     bind_to_layout,
@@ -34,6 +36,7 @@ from fp4ref_cpu.reading import (
     relayout,
     to_layout,
 )
+from fp4ref_cpu.turning import bind_turned, turned, turning_text
 
 __all__ = [
     "bind_dequantize",
@@ -41,9 +44,12 @@ __all__ = [
     "bind_gemm_exact",
     "bind_gemm_fast",
     "bind_quantize",
+    "bind_random_bits",
     "bind_tensor_decode",
+    "bind_tensor_given",
     "bind_tensor_quantize",
     "bind_to_layout",
+    "bind_turned",
     "dequantize",
     "gemm_blockwise",
     "gemm_exact",
@@ -54,8 +60,10 @@ __all__ = [
     "random_bits",
     "tensor_codes",
     "tensor_decode",
+    "tensor_given",
     "tensor_quantize",
     "to_layout",
+    "turned",
 ]
 
 
@@ -80,7 +88,7 @@ def _texts(call: Call) -> Iterator[str]:
     """Yield the texts that a call needs."""
     if call.operation == "quantize":
         spec = of_direction(call.required, call.direction)
-        yield quantizing_text(text(spec), call.source)
+        yield from (quantizing_text(text(spec), call.source, strip) for strip in strips(spec))
         if spec.global_scale is not Granularity.NONE:
             yield bounding_text(text(maximum(spec)), call.source)
         if spec.hadamard is not None:  # for small matrices that come again
@@ -95,10 +103,12 @@ def _texts(call: Call) -> Iterator[str]:
         yield gemm.multiplying_text(*specs)
         if call.operation == "gemm_fast":
             yield from (text for spec in specs for text in _texts(gemm.reading(spec)))
-    elif call.operation in {"tensor_quantize", "tensor_codes", "tensor_decode"}:
+    elif call.operation in {"tensor_quantize", "tensor_given", "tensor_codes", "tensor_decode"}:
         yield tensor_text(text(call.required), call.to if call.operation == "tensor_decode" else call.source)
     elif call.operation == "random_bits":
         yield random_text()
+    elif call.operation == "turned":
+        yield turning_text()
 
 
 def gemm_exact(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from ctypes import c_float, c_longlong, c_void_p
 from functools import lru_cache
@@ -19,7 +20,7 @@ from fp4ref.specs import NVFP4
 from fp4ref_cpu import jobs
 from fp4ref_cpu.build import functions
 from fp4ref_cpu.compiled import bounder, maximum
-from fp4ref_cpu.native import address, exported, starts, text
+from fp4ref_cpu.native import address, buffer_of, exported, starts, text, writes
 from fp4ref_cpu.quantizing import AmaxJob, Input, InputAxis
 
 FUNCTIONS = ("scale", "codes", "values")
@@ -27,6 +28,7 @@ LARGEST = {
     name: float(ml_dtypes.finfo(kind).max)  # type: ignore[no-untyped-call]
     for name, kind in arrays.INPUT_DTYPES.items()
 }
+FLOAT = 4  # bytes
 Pair = c_float * 2
 
 
@@ -106,9 +108,8 @@ def _quantizing(call: Call, least: float, power_of_two: bool) -> Callable[[int, 
     """Return a function of the addresses of a tensor, its codes, and 1 over its scale."""
     rows, columns = call.sizes
     count, of = rows * columns, _functions(text(call.required), call.source)
-    search = jobs.runner(bounder(text(maximum(NVFP4)), call.source), count)
+    search, to_search = _searching(call)
     encode, scale = jobs.runner(of["codes"], count), of["scale"]
-    to_search = jobs.ready(AmaxJob(Input(None, InputAxis(0, None), InputAxis(1, None), 1, count), None, 0), None)
     to_scale = jobs.ready(ScaleJob(None, None, None, least, LARGEST[call.source], power_of_two), None)
     to_encode = jobs.ready(ElementsJob(None, None, None, count, 0), None)
 
@@ -126,6 +127,71 @@ def _quantizing(call: Call, least: float, power_of_two: bool) -> Callable[[int, 
         encode(words)
 
     return quantize
+
+
+def tensor_given(call: Call, x: Any, scale: Any, amax: Any) -> tuple[Any, Any]:
+    """Return the codes of x * scale, and 1 over the scale, float32 [1]; raise the amax to x's largest magnitude.
+
+    x: contiguous, with elements. scale, amax: float32 [1]; the amax stays where it is, NaN if it is.
+
+    Errors: DTypeError, ShapeError.
+
+    Rules: TEL-21, TEL-44.
+    """
+    array = _required("tensor_given", "x", x, call.source, call.sizes)
+    factor = _required("tensor_given", "scale", scale, "float32", (1,))
+    largest = _required("tensor_given", "amax", amax, "float32", (1,))
+    codes, inverse = np.empty(call.sizes, np.uint8), np.empty(1, np.float32)
+    _raising(call)(*(address(part) or 0 for part in (array, factor, largest, codes, inverse)))
+    buffer_of(amax, "tensor_given")[...] = largest
+    restore = arrays.restorer(x)
+    return restore(codes), restore(inverse)
+
+
+def bind_tensor_given(call: Call, x: Any, scale: Any, amax: Any) -> Callable[[Any, Any, Any], tuple[Any, Any]] | None:
+    """Return a function that does the same for other tensors of these ones' kinds; None for what is copied."""
+    if not arrays.to_numpy("tensor_given", x).flags.c_contiguous:
+        return None
+    act, unit = _raising(call), arrays.INPUT_DTYPES[call.source].itemsize
+    start_of, scale_of, amax_of = starts(x), starts(scale), writes(amax, "tensor_given")
+    codes_of, inverse_of = jobs.maker(x, call.sizes, "uint8"), jobs.maker(x, (1,), "float32")
+    at = starts(codes_of())
+
+    def again(x: Any, scale: Any, amax: Any) -> tuple[Any, Any]:
+        start, factor, largest = start_of(x), scale_of(scale), amax_of(amax)
+        if start % unit or (factor | largest) % FLOAT:
+            return tensor_given(call, x, scale.reshape(1), amax.reshape(1))
+        codes, inverse = codes_of(), inverse_of()
+        act(start, factor, largest, at(codes), at(inverse))
+        return codes, inverse
+
+    return again
+
+
+def _raising(call: Call) -> Callable[[int, int, int, int, int], None]:
+    """Return a function of the addresses of a tensor, its scale, an amax to raise, codes, and 1 over the scale."""
+    search, to_search = _searching(call)
+    encode, number = _each(call, "codes", call.source), c_float.from_address
+
+    def act(start: int, scale: int, amax: int, codes: int, inverse: int) -> None:
+        found = c_float()
+        words = to_search.words[:]
+        words[X], words[FOUND] = start, ctypes.addressof(found)
+        search(words)
+        largest = number(amax)
+        largest.value = max(largest.value, found.value)
+        factor = number(scale).value
+        number(inverse).value = 1.0 / factor if factor else math.copysign(math.inf, factor)
+        encode(start, scale, codes)
+
+    return act
+
+
+def _searching(call: Call) -> tuple[Callable[[Any], None], jobs.Ready]:
+    """Return the search for a tensor's largest magnitude, and its job."""
+    count = call.sizes[0] * call.sizes[1]
+    job = AmaxJob(Input(None, InputAxis(0, None), InputAxis(1, None), 1, count), None, 0)
+    return jobs.runner(bounder(text(maximum(NVFP4)), call.source), count), jobs.ready(job, None)
 
 
 def tensor_codes(call: Call, x: Any, scale: Any) -> Any:
@@ -168,8 +234,11 @@ def bind_tensor_decode(call: Call, codes: Any, scale: Any) -> Callable[[Any, Any
     codes_of, scale_of, at = starts(codes), starts(scale), starts(make())
 
     def again(codes: Any, scale: Any) -> Any:
+        factor = scale_of(scale)
+        if factor % FLOAT:  # it is copied
+            return tensor_decode(call, codes, scale)
         values = make()
-        decode(codes_of(codes), scale_of(scale), at(values))
+        decode(codes_of(codes), factor, at(values))
         return values
 
     return again

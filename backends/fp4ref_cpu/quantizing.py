@@ -22,7 +22,7 @@ from fp4ref.quantized import DirectionChoice, DirectionData
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cpu import threads
-from fp4ref_cpu.compiled import bounder, maximum, of_direction, quantizer
+from fp4ref_cpu.compiled import bounder, maximum, of_direction, quantizer, strip_of
 from fp4ref_cpu.maps import Map, lowered, write_padding
 from fp4ref_cpu.native import address, buffer_of, result_in, text
 
@@ -192,7 +192,7 @@ def _prepare(
         scales,
         scales != (rows, blocks),
         (rows if by_row else 1) if searched else None,
-        quantizer(text(spec), dtype),
+        quantizer(text(spec), dtype, strip_of(spec, rows, columns)),
         bounder(text(maximum(spec)), dtype) if searched else None,
         QuantizeJob(matrix, None, None, None, None, map_, 0),
         AmaxJob(_as_searched(matrix, spec), None, 0),

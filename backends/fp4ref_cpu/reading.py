@@ -24,7 +24,7 @@ from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Spec
 from fp4ref_cpu import jobs
 from fp4ref_cpu.build import functions
 from fp4ref_cpu.maps import Map, lowered, padding
-from fp4ref_cpu.native import address, buffer_of, exported, starts, text, without_hadamard
+from fp4ref_cpu.native import address, buffer_of, exported, starts, text, without_hadamard, writes
 
 
 class DequantizeJob(ctypes.Structure):
@@ -56,6 +56,7 @@ class RelayoutJob(ctypes.Structure):
     )
 
 
+FLOAT = 4  # bytes of a maximum
 CODES, SCALES, AMAX, VALUES = (jobs.place(DequantizeJob, name) for name in ("data", "scales", "amax", "out"))
 SOURCE, TARGET = (jobs.place(RelayoutJob, name) for name in ("source", "target"))
 
@@ -66,6 +67,7 @@ def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
     Rules: DEQ-1, DEQ-2, DEQ-3, HAD-6, LAY-6.
     """
     parts = [None if part is None else np.ascontiguousarray(arrays.to_numpy("dequantize", part)) for part in data]
+    parts = [part if part is None or part.flags.aligned else part.copy() for part in parts]
     decode = decoder(call)
     dtype = arrays.output_dtype("dequantize", call.to)
     values = np.empty(call.encoded, dtype) if out is None else buffer_of(out, "dequantize")
@@ -74,20 +76,43 @@ def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
     return arrays.restorer(data.data)(values) if out is None else out
 
 
-def bind_dequantize(call: Call, data: DirectionData) -> Callable[[DirectionData], Any] | None:
-    """Return a function that dequantizes other buffers of these ones' kind; None for those that are copied."""
+def bind_dequantize(
+    call: Call, data: DirectionData, out: Any = None
+) -> Callable[[DirectionData, Any], Any] | Callable[[DirectionData], Any] | None:
+    """Return a function that dequantizes other buffers of these ones' kind; None for those that are copied.
+
+    out: an array of the kind that the function fills; without it, the function returns a new one.
+    """
     parts = [None if part is None else arrays.to_numpy("dequantize", part) for part in data]
     if not all(part is None or part.flags.c_contiguous for part in parts):
         return None
-    decode, make = decoder(call), jobs.maker(data.data, call.encoded, call.to)
+    decode = decoder(call)
     codes_of, scales_of, amax_of = (None if part is None else starts(part) for part in data)
-    at = starts(make())
     assert codes_of is not None
     assert scales_of is not None
 
+    if out is not None:
+        place_of = writes(out, "dequantize")
+
+        def into(data: DirectionData, out: Any) -> Any:
+            codes, scales, amax = data
+            largest = amax_of(amax) if amax_of else 0
+            if largest % FLOAT:  # it is copied
+                return dequantize(call, data, out)
+            decode(codes_of(codes), scales_of(scales), largest, place_of(out))
+            return out
+
+        return into
+    make = jobs.maker(data.data, call.encoded, call.to)
+    at = starts(make())
+
     def again(data: DirectionData) -> Any:
+        codes, scales, amax = data
+        largest = amax_of(amax) if amax_of else 0
+        if largest % FLOAT:
+            return dequantize(call, data, None)
         values = make()
-        decode(codes_of(data.data), scales_of(data.scales), amax_of(data.amax) if amax_of else 0, at(values))
+        decode(codes_of(codes), scales_of(scales), largest, at(values))
         return values
 
     return again

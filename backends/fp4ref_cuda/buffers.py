@@ -191,15 +191,6 @@ def aligned(x: Any) -> Any:
     return x.clone() if arrays.is_torch(x) else x.copy()
 
 
-def widened(x: Any) -> Any:
-    """Bytes as 32-bit integers, converted on the device."""
-    if arrays.is_torch(x):
-        import torch
-
-        return x.to(torch.int32)
-    return x.astype("int32")
-
-
 def is_contiguous(x: Any) -> bool:
     """Return True if the elements lie one after the other."""
     return bool(x.is_contiguous() if arrays.is_torch(x) else x.flags.c_contiguous)

@@ -15,6 +15,7 @@ from fp4ref.registry import Call
 from fp4ref_cuda import buffers
 from fp4ref_cuda.buffers import Library, pointer
 from fp4ref_cuda.demands import is_tiled
+from fp4ref_cuda.launch import launch
 
 
 def target(call: Call, library: Library, name: Direction, out: DirectionData | None, x: Any) -> DirectionData:
@@ -54,11 +55,13 @@ def noop_flag(noop: Any, library: Library) -> Any:
     name = arrays.dtype_name(noop)
     if name not in {"uint8", "int32", "float32"} or tuple(noop.shape) not in {(), (1,)}:
         raise DTypeError("quantize", f"noop {name} {list(noop.shape)}", "one uint8, int32 or float32", "LAY-56")
-    if name == "uint8":
-        noop = buffers.widened(noop)
     if other.ordinal != library.ordinal:
         raise BackendError("quantize", f"noop on cuda:{other.ordinal}", f"cuda:{library.ordinal}", "CNF-5")
-    return noop
+    if name != "uint8":
+        return noop
+    word = library.empty((1,), "int32")
+    launch(library, "flag", "", (1,), (pointer(noop), pointer(word)), block=32)
+    return word
 
 
 def pointer_bits(targets: Mapping[Direction, DirectionData], layout: Layout) -> int:

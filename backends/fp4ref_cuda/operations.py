@@ -17,8 +17,9 @@ from fp4ref.errors import BackendError
 from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
-from fp4ref_cuda import buffers, checks, maxima, paths, programs, shared_places
+from fp4ref_cuda import bound, buffers, checks, maxima, paths, programs, shared_places
 from fp4ref_cuda.block_codes import block_codes, block_values
+from fp4ref_cuda.bound import of_one
 from fp4ref_cuda.buffers import Operands, pointer
 from fp4ref_cuda.gemm import bind_gemm_blockwise, bind_gemm_exact, bind_gemm_fast, gemm_blockwise, gemm_exact, gemm_fast
 from fp4ref_cuda.launch import rehearse, require_reciprocal
@@ -124,40 +125,17 @@ def quantize_both(
 
 
 def bind_quantize(
-    call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None
+    call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None, noop: Any = None
 ) -> Callable[..., DirectionData] | None:
     """Return a function that quantizes other tensors of these ones' kinds in one direction, as the first call did."""
-    bound = programs.bind("quantize", call, [x, None, *_of_one(amax, random_bits, out)])
-    if bound is None:
-        return None
-
-    def again(x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None) -> DirectionData:
-        alone = amax is None and random_bits is None and out is None
-        parts = bound(x) if alone else bound(x, None, *_of_one(amax, random_bits, out))
-        return DirectionData(*parts) if parts else quantize(call, x, amax, random_bits, out)
-
-    return again
+    return bound.one_direction(call, x, amax, random_bits, out, noop, quantize)
 
 
 def bind_quantize_both(
-    call: Call, x: Any, amax: Directions, random_bits: Directions, out: Directions
+    call: Call, x: Any, amax: Directions, random_bits: Directions, out: Directions, noop: Any = None
 ) -> Callable[..., tuple[DirectionData, DirectionData]] | None:
     """Return a function that quantizes other tensors of these ones' kinds in both directions, as the first call did."""
-    bound = programs.bind("quantize", call, [x, None, *_of_both(amax, random_bits, out)])
-    if bound is None:
-        return None
-    none = Directions()
-
-    def again(
-        x: Any, amax: Directions = none, random_bits: Directions = none, out: Directions = none
-    ) -> tuple[DirectionData, DirectionData]:
-        alone = amax is none and random_bits is none and out is none
-        parts = bound(x) if alone else bound(x, None, *_of_both(amax, random_bits, out))
-        if parts is None:
-            return quantize_both(call, x, amax, random_bits, out)
-        return DirectionData(*parts[:3]), DirectionData(*parts[3:])
-
-    return again
+    return bound.both_directions(call, x, amax, random_bits, out, noop, quantize_both)
 
 
 PATHS: dict[str, paths.Path] = {
@@ -172,16 +150,6 @@ PATHS: dict[str, paths.Path] = {
     TILES: paths.tiles,
 }
 PATHS |= {label + MOVED: paths.then_moved(PATHS[label]) for label in MOVABLE}
-
-
-def _of_one(amax: Any, random_bits: Any, out: DirectionData | None) -> tuple[Any, ...]:
-    """Return the arrays that a call may be given for one direction, in the order that programs know."""
-    return (amax, random_bits, *(out or paths.NOTHING))
-
-
-def _of_both(amax: Directions, random_bits: Directions, out: Directions) -> tuple[Any, ...]:
-    """Return the same of both directions, rows first."""
-    return _of_one(amax.row, random_bits.row, out.row) + _of_one(amax.column, random_bits.column, out.column)
 
 
 def quantize_directions(
@@ -207,7 +175,7 @@ def quantize_directions(
     if call.layout.form.repeated:
         linear: Any = shared_places.in_linear(call), x, amax, random_bits, {}, None, path
         return shared_places.stored(call, x, out, noop, lambda: quantize_directions(*linear))
-    given = (_of_one(amax.get(name), random_bits.get(name), out.get(name)) for name in names)
+    given = (of_one(amax.get(name), random_bits.get(name), out.get(name)) for name in names)
     inputs = [x, noop, *(part for each in given for part in each)]
     parts = programs.serve("quantize", call, inputs, act) if path is None else act()
     return {name: DirectionData(*parts[3 * i : 3 * i + 3]) for i, name in enumerate(names)}

@@ -84,10 +84,12 @@ def _constant(name: str, value: bool | int) -> str:
 
 
 def tile_sizes(spec: Spec, names: Sequence[Direction], dtype: str) -> tuple[int, int]:
-    """Rows and columns of the tile that a block of threads quantizes; for rows of long blocks, four of these."""
+    """Rows and columns of a block of threads' tile; rows of long blocks take four or eight tiles."""
     if dtype == "float32":
         return 64, 64
-    return (64, 128) if "column" not in names and spec.block.rows == 1 and spec.block.columns > 16 else (128, 64)
+    if "column" in names or spec.block.rows > 1 or spec.block.columns <= 16:
+        return 128, 64
+    return (64, 128) if spec.element.format.bits == 4 else (32, 256)
 
 
 def _ceil(value: int, unit: int) -> int:

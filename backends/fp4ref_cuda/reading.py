@@ -35,15 +35,15 @@ def dequantize(call: Call, data: DirectionData, out: Any = None) -> Any:
     return programs.serve("dequantize", call, (*data, out), lambda: (dequantized(call, data, out),))[0]
 
 
-def bind_dequantize(call: Call, data: DirectionData) -> Callable[[DirectionData], Any] | None:
-    """Return a function that dequantizes other buffers of these ones' kinds."""
-    bound = programs.bind("dequantize", call, (*data, None))
+def bind_dequantize(call: Call, data: DirectionData, out: Any = None) -> Callable[..., Any] | None:
+    """Return a function that dequantizes other buffers of these ones' kinds, into other arrays like `out` if given."""
+    bound = programs.bind("dequantize", call, (*data, out))
     if bound is None:
         return None
 
-    def again(data: DirectionData) -> Any:
-        values = bound(*data, None)
-        return values[0] if values else dequantize(call, data)
+    def again(data: DirectionData, out: Any = None) -> Any:
+        values = bound(*data, out)
+        return values[0] if values else dequantize(call, data, out)
 
     return again
 
@@ -69,13 +69,13 @@ def dequantized(call: Call, data: DirectionData, out: Any) -> Any:
             places |= pointer(rest[0])
         reason = own_map(scale_layout) or decode_reason(spec, call.to, shape[1], places, call.inverse_hadamard)
         if shape[0] * shape[1]:
-            arguments = (pointer(codes), *map(pointer, rest), *shape)
             if reason:
                 each = 16 if call.inverse_hadamard else 16 // arrays.output_dtype("dequantize", call.to).itemsize
                 units = shape[0] * -(-shape[1] // each)
                 text = prelude(spec, call.source, compiled_in(scale_layout), call.to, INVERSE=call.inverse_hadamard)
                 order = layout_number(scale_layout)
-                launch(library, "dequantize", text, (-(-units // 256),), (*arguments, order, pointer(out)))
+                run = pointer(codes), *map(pointer, rest), *shape, order, pointer(out)
+                launch(library, "dequantize", text, (-(-units // 256),), run)
                 ran = ("dequantize",)
             elif spec.element.format.bits == 8 and is_linear(scale_layout) and not shape[1] % spec.block.columns:
                 count = shape[0] * shape[1]
@@ -85,11 +85,15 @@ def dequantized(call: Call, data: DirectionData, out: Any) -> Any:
                 launch(library, "decode_run", text, (-(-count // ((32 if large else 16) * 256)),), run)
                 ran = ("decode_run",)
             else:
-                groups = -(-shape[0] // 128) * 32 if is_tiled(scale_layout) else -(-shape[0] // 4)
-                units = groups * -(-shape[1] // 256)
+                lines, length = shape
+                if is_linear(scale_layout) and not length % spec.block.columns and not lines * length % 256:
+                    lines, length = lines * length // 256, 256  # one run: no warp has less than 256 columns
+                groups = -(-lines // 128) * 32 if is_tiled(scale_layout) else -(-lines // 4)
+                units = groups * -(-length // 256)
                 grid = min(-(-units // 8), multiprocessors(library.ordinal) * 128)  # from there on, blocks take turns
                 text = prelude(spec, call.source, scale_layout, call.to)
-                launch(library, "decode", text, (grid,), (*arguments, units, pointer(out)))
+                run = pointer(codes), *map(pointer, rest), lines, length, units, pointer(out)
+                launch(library, "decode", text, (grid,), run)
                 ran = ("decode",)
     remember(Plan("units" if reason else "lines", ran, reason))
     return restore(out)

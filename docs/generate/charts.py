@@ -27,6 +27,7 @@ from measured import Kind, Result, backends, elements, files, is_peer, largest, 
 ROOT = Path(__file__).resolve().parents[2]
 GPT = ROOT / "docs/recorded/te_gpt.json"
 LEFT = MARGIN + 250.0
+NAMES = 400.0  # width of a bar's name; longer ones take more lines
 LIMITS = 48  # room at the left of a panel for its limits
 
 
@@ -206,16 +207,18 @@ def _bars(theme: str, title: str, said: str, bars: list[Bar]) -> str:
     each = ", ".join(f"{bar.name}: {bar.label}" for bar in bars)
     page = Canvas(title, f"{said} {each}.", theme)
     y = page.lines(MARGIN, page.heading(title), wrap(said, 768, 11), size=11, kind="muted") + 6
-    left = MARGIN + 8 + min(400.0, max(text_width(bar.name, 11) for bar in bars))
+    names = {bar.name: wrap(bar.name, NAMES, 11) for bar in bars}
+    left = MARGIN + 8 + max(text_width(line, 11) for lines in names.values() for line in lines)
     end = page.width - MARGIN - 8 - max(text_width(bar.label, 11, mono=True) for bar in bars)
     scale = (end - left - 8) / max(bar.reach for bar in bars)
     for bar in bars:
-        page.text(left - 8, y + 13, bar.name, size=11, anchor="end")
+        for number, line in enumerate(names[bar.name]):
+            page.text(left - 8, y + 13 + 14 * number, line, size=11, anchor="end")
         page.box(left, y, bar.value * scale, 18, "pad" if bar.peer else "a", title=f"{bar.name}: {bar.label}")
         if bar.ends:
             page.line([(left + value * scale, y + 9) for value in bar.ends])
         page.text(left + bar.reach * scale + 6, y + 13, bar.label, size=11, mono=True)
-        y += 23
+        y += 23 + 14 * (len(names[bar.name]) - 1)
     return page.svg()
 
 

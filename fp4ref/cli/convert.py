@@ -27,7 +27,7 @@ Examples:
     "specs",
     multiple=True,
     metavar="[PATTERN=]SPEC",
-    help="Quantize modules, or recode those that it has exactly, by this profile, JSON file or block-fp8; first match.",
+    help="Quantize modules by this profile, JSON file or block-fp8, or recode those whose values it has; first match.",
 )
 @click.option("--repair", "codes", multiple=True, metavar="CODE", help="Repair what `fp4ref lint` finds by this code.")
 @click.option(

@@ -32,7 +32,7 @@ Examples:
 @click.argument("name", default="*", metavar="[NAME]")
 @click.option("--stage", default="", metavar="STAGE", help="Only mistakes at this stage, such as 'encode scale'.")
 @click.option(
-    "--rule", default="", metavar="RULE", help="Only mistakes that may break this rule, or rules of a prefix."
+    "--rule", default="", metavar="RULE", help="Only mistakes that may break this rule, or a rule with this prefix."
 )
 @click.option("--spec", default="", metavar="SPEC", help="Only mistakes that mean something under this specification.")
 @click.option("--operation", type=click.Choice([*INPUTS]), default="quantize", help="The operation of the kernel.")
@@ -134,6 +134,11 @@ def _detail(each: KnownMistake, effect: Effect | None) -> None:
         paragraph(f"registered: {each.source}", 2)
     if effect is None:
         return
+    if effect.failures:
+        which = f"in {effect.failures} of {effect.cases} small aimed cases it makes no bytes"
+        paragraph(f"under {effect.spec}: {which}, in the first because of {effect.error}", 2)
+        if effect.failures == effect.cases:
+            return
     changed = sum(effect.changes.values())
     if not changed:
         paragraph(f"under {effect.spec}: no byte of {effect.cases} small aimed cases changes", 2)

@@ -161,7 +161,7 @@ def _refusal(job: _Job, name: str) -> Fp4Error | None:
         because = " (F64 would round twice)" if stored == "F64" else ""
         return DTypeError(operation, f"dtype {stored}", f"{', '.join(DTYPES)}{because}", "NUM-3")
     if not shape:
-        return ShapeError(operation, "a tensor without dimensions", "at least one", "NUM-4")
+        return ShapeError(operation, "a tensor without dimensions", "at least one", "NUM-12")
     if job.spec.hadamard is not None and "column" in job.directions:
         if stored != "BF16":
             return DTypeError(operation, f"hadamard of {stored}", "BF16", "HAD-5")

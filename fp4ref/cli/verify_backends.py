@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 
 import click
@@ -15,6 +16,7 @@ from fp4ref.conformance.selfcheck import implementations as selfcheck
 
 def check_backends(backends: tuple[str, ...], choice: Reporting) -> int:
     """Check every installed backend, or the named ones; return the exit status. Rules: CNF-5."""
+    gc.freeze()  # what was imported stays: without this, every collection walks over it
     with progress(None, "verify") as step:
         report = selfcheck.run(list(backends) or None, step, note=partial(click.echo, err=True))
     choice.deliver(report, lambda: report.render(console()), of_backends, Statement.write_backends)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.place import spoken
 from fp4ref.diagrams.request import Request
-from fp4ref.diagrams.text_width import wrap
+from fp4ref.diagrams.text_width import fitting, wrap
 from fp4ref.formats import F
 from fp4ref.model.quantize import constants, global_scale, quantize
 from fp4ref.packing import unpack
@@ -101,7 +101,8 @@ def _block(
         code = int(codes[row, first + number])
         q = float(spec.element.decode(np.array([code], np.uint8))[0])
         label = f"{code:0{digits}x} = {q:g}".replace("-", "−")
-        page.cell(x[2] + number * 78, y + 6, 74, 28, label, "b", size=11, title=f"element ({row}, {first + number})")
+        size, what = fitting(label, 70, 11), f"element ({row}, {first + number})"
+        page.cell(x[2] + number * 78, y + 6, 74, 28, label, "b", size=size, title=what)
 
 
 def point(request: Request) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from fp4ref.diagrams.canvas import MARGIN, Canvas
@@ -14,6 +16,33 @@ from fp4ref.packing import pack
 MOST = 8  # elements in a figure
 CELL = 94
 TITLES = {4: "element 0 in the low nibble", 6: "four codes in three bytes", 8: "one code per byte"}
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The places of a window's elements from left to right.
+
+    per_byte: elements of a byte, which is drawn whole even if the window begins with the second of them. Codes of 6
+    bits share bytes; each of them is a place of its own, 1, and `_bit_stream` places the bytes.
+    """
+
+    first: int
+    stop: int
+    per_byte: int
+
+    @property
+    def bytes(self) -> range:
+        """The bytes that hold elements of the window."""
+        return range(self.first // self.per_byte, -(-self.stop // self.per_byte))
+
+    @property
+    def width(self) -> float:
+        """The width of an element."""
+        return CELL * min(1, MOST / (len(self.bytes) * self.per_byte))
+
+    def x(self, column: float) -> float:
+        """Return the left edge of an element."""
+        return MARGIN + (column - self.bytes.start * self.per_byte) * self.width
 
 
 def point(request: Request) -> str:
@@ -40,21 +69,23 @@ def packing(request: Request) -> str:
     page.text(MARGIN, y, f"elements of {start}, and their codes", size=11, kind="muted")
     y += 8
     chosen = place.at[1] if place and place.at[0] == row else None
+    slots = Slots(first, stop, 8 // form.bits)
+    cell = slots.width
     for column in range(first, stop):
-        x = MARGIN + (column - first) * CELL
+        x = slots.x(column)
         code = f"{codes[0, column]:0{form.digits}x}"
         label = f"x[{column}]: {code}"
-        page.cell(x + 4, y, CELL - 8, 40, label, _kind(column), size=fitting(label, CELL - 8, 12))
+        page.cell(x + 4, y, cell - 8, 40, label, _kind(column), size=fitting(label, cell - 8, 12))
         if column == chosen:
-            page.mark(x + 4, y, CELL - 8, 40)
+            page.mark(x + 4, y, cell - 8, 40)
     y += 40
     what = "bytes of the row in memory" if shape[0] > 1 else "bytes in memory"
     page.text(MARGIN, y + 96, f"{what}, address grows to the right", size=11, kind="muted")
     if form.bits == 6:
-        _bit_stream(page, y, (first, stop), codes[0], data, chosen)
-    per_byte = 8 // form.bits
-    for byte in range(first // per_byte, -(-stop // per_byte)) if form.bits != 6 else ():
-        _byte(page, y, byte, per_byte, (first, stop), columns, int(data[byte]), chosen)
+        _bit_stream(page, y, slots, codes[0], data, chosen)
+    else:
+        for byte in slots.bytes:
+            _byte(page, y, byte, slots, columns, int(data[byte]), chosen)
     note = _words(form.bits, first, stop, columns).split(". ")[-1]
     page.text(MARGIN, y + 186, note, size=11, kind="muted")
     if place:
@@ -63,66 +94,41 @@ def packing(request: Request) -> str:
     return page.svg()
 
 
-def _byte(
-    page: Canvas,
-    y: float,
-    byte: int,
-    per_byte: int,
-    window: tuple[int, int],
-    columns: int,
-    value: int,
-    chosen: int | None,
-) -> None:
+def _byte(page: Canvas, y: float, byte: int, slots: Slots, columns: int, value: int, chosen: int | None) -> None:
     """Draw a byte, its high bits at the left, with arrows from its elements."""
+    per_byte, cell = slots.per_byte, slots.width
     bits = 8 // per_byte
-    left = MARGIN + (byte * per_byte - window[0]) * CELL
+    left = slots.x(byte * per_byte)
     for part in range(per_byte):
         column = byte * per_byte + per_byte - 1 - part  # the high nibble is drawn first
-        x = left + part * CELL
+        x = left + part * cell
         code = value >> bits * (per_byte - 1 - part) & (1 << bits) - 1
-        spare = column >= columns
+        text, spare = f"{code:0{bits}b}", column >= columns
         title = f"byte {byte}, {'spare nibble' if spare else f'element {column}'}"
-        page.cell(
-            x,
-            y + 104,
-            CELL,
-            34,
-            "" if spare else f"{code:0{bits}b}",
-            "pad" if spare else _kind(column),
-            size=13,
-            title=title,
-        )
+        kind = "pad" if spare else _kind(column)
+        page.cell(x, y + 104, cell, 34, "" if spare else text, kind, size=13, title=title)
         if spare:
-            page.box(x + CELL / 2 - 22, y + 112, 44, 18, "paper", stroke="none")
-            page.text(x + CELL / 2, y + 126, f"{code:0{bits}b}", size=13, anchor="middle", mono=True)
+            page.box(x + cell / 2 - 22, y + 112, 44, 18, "paper", stroke="none")
+            page.text(x + cell / 2, y + 126, text, size=13, anchor="middle", mono=True)
         if per_byte == 2:
-            page.text(
-                x + CELL / 2, y + 152, "bits 7–4" if part == 0 else "bits 3–0", size=10, anchor="middle", kind="muted"
-            )
-        if spare:
+            span = "bits 7–4" if part == 0 else "bits 3–0"
+            page.text(x + cell / 2, y + 152, span, size=10, anchor="middle", kind="muted")
+        if not slots.first <= column < slots.stop:
             continue
-        start = MARGIN + (column - window[0] + 0.5) * CELL
+        start, middle = slots.x(column + 0.5), x + cell / 2
         page.line(
-            [(start, y + 2), (start, y + 16), (x + CELL / 2, y + 62), (x + CELL / 2, y + 80)],
-            stroke="AB"[column % 2],
-            head=True,
+            [(start, y + 2), (start, y + 16), (middle, y + 62), (middle, y + 80)], stroke="AB"[column % 2], head=True
         )
         if column == chosen:
-            page.mark(x, y + 104, CELL, 34)
-    page.text(
-        left + per_byte * CELL / 2,
-        y + 168,
-        (label := f"byte {byte} = {value:#04x}"),
-        size=fitting(label, per_byte * CELL - 4, 11),
-        anchor="middle",
-        mono=True,
-        bold=True,
-    )
+            page.mark(x, y + 104, cell, 34)
+    label = f"byte {byte} = {value:#04x}"
+    size, middle = fitting(label, per_byte * cell - 4, 11), left + per_byte * cell / 2
+    page.text(middle, y + 168, label, size=size, anchor="middle", mono=True, bold=True)
 
 
-def _bit_stream(page: Canvas, y: float, window: tuple[int, int], codes: Codes, data: Codes, chosen: int | None) -> None:
+def _bit_stream(page: Canvas, y: float, slots: Slots, codes: Codes, data: Codes, chosen: int | None) -> None:
     """Draw the bytes that codes of 6 bits share, each with its high bits at the left, with arrows from its elements."""
-    (first, stop), bits = window, 6
+    first, stop, bits = slots.first, slots.stop, 6
     begin, end = first * bits // 8, -(-stop * bits // 8)
     wide = min(CELL / bits, MOST * CELL / (8 * (end - begin)))  # of a bit
     for byte in range(begin, end):
@@ -143,7 +149,7 @@ def _bit_stream(page: Canvas, y: float, window: tuple[int, int], codes: Codes, d
             page.text(x + width / 2, y + 152, span, size=10, anchor="middle", kind="muted")
             if spare or not first <= column < stop:
                 continue
-            start, middle = MARGIN + (column - first + 0.5) * CELL, x + width / 2
+            start, middle = slots.x(column + 0.5), x + width / 2
             page.line(
                 [(start, y + 2), (start, y + 16), (middle, y + 62), (middle, y + 80)],
                 stroke="AB"[column % 2],

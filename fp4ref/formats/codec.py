@@ -110,6 +110,8 @@ class Codec:
         """Round to the values that `encode` picks, before an overflow turns into a code; not NaN.
 
         An infinity that has a code of its own becomes NaN.
+
+        Rules: FOS-9.
         """
         index = np.minimum(_index_table(self)[_decision(values)], self.format.codes - (self.overflow is None))
         nearest = np.copysign(grid(self.format).astype(F)[index], values)

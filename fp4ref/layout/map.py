@@ -107,14 +107,18 @@ class LayoutMap:
 
         Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-32, LAY-45.
         """
-        sizes = tuple(map(operator.index, sizes))
-        operation, count = f"{self.name}.padded_shape", len(self.axes)
-        got = f"{' x '.join(map(str, sizes))} {'units' if self.unfit_for_scales() else 'scales'}"
-        if len(sizes) != count or min(sizes) < 0:
-            raise ShapeError(operation, got, "counts >= 0" if len(sizes) == count else counted(count), "LAY-32")
+        sizes, axes = tuple(map(operator.index, sizes)), self.axes
+        if len(sizes) != len(axes):
+            raise self._unfit(sizes, counted(len(axes)), "LAY-32")
+        if min(sizes) < 0:
+            raise self._unfit(sizes, "counts >= 0", "LAY-32")
         if axis := self.refuses(*sizes):
-            raise ShapeError(operation, got, f"a multiple of {axis.multiple} along {axis.name}", "LAY-43")
-        return tuple(-(-size // axis.multiple) * axis.multiple for size, axis in zip(sizes, self.axes, strict=True))
+            raise self._unfit(sizes, f"a multiple of {axis.multiple} along {axis.name}", "LAY-43")
+        return tuple(-(-size // axis.multiple) * axis.multiple for size, axis in zip(sizes, axes, strict=True))
+
+    def _unfit(self, sizes: Sequence[int], needed: str, rule: str) -> ShapeError:
+        got = f"{' x '.join(map(str, sizes))} {'units' if self.unfit_for_scales() else 'scales'}"
+        return ShapeError(f"{self.name}.padded_shape", got, needed, rule)
 
     def refuses(self, *sizes: int) -> Axis | None:
         """Return the first axis that refuses its size instead of padding it, or None. Rules: LAY-43."""

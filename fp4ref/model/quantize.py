@@ -86,7 +86,7 @@ def inputs(matrix: Matrix, tile: tuple[slice, slice], spec: Spec, direction: Dir
 
 
 def largest(values: Floats, axes: tuple[int, ...], propagate_nan: bool) -> Floats:
-    """Maximum magnitude over axes, which stay with length 1: a running maximum from +0. Rules: BLK-2."""
+    """Maximum magnitude over axes, which stay with length 1: a running maximum from +0. Rules: BLK-2, BLK-16."""
     magnitude = np.abs(values)
     if not propagate_nan:
         magnitude[np.isnan(magnitude)] = 0

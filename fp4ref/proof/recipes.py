@@ -158,7 +158,7 @@ def claims() -> Iterator[ProofClaim]:
         size=FLAG_SIZE,
         decide=scale_flags,
         covers=(
-            "fp4ref.te.nvfp4_quantizer:NVFP4Quantizer._settings",
+            "fp4ref.te.nvfp4_quantizer:NVFP4Quantizer.settings",
             "fp4ref.te.swizzle:GEMM",
             "fp4ref.layout.value:Layout.padded_shape",
         ),

@@ -8,7 +8,7 @@ from fp4ref import rules
 from fp4ref.rules import Citation, Index, Tree
 
 VOLUME_1 = ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13", "15")
-COMPUTED = (*VOLUME_1, "16", "17", "18", "19", "20", "21", "22", "24")  # chapters whose numbers tests compute
+COMPUTED = (*VOLUME_1, "14", "16", "17", "18", "19", "20", "21", "22", "24")  # chapters whose numbers tests compute
 MENTION = re.compile(r"\b[A-Z0-9]+-\d+\b")
 
 
@@ -23,7 +23,8 @@ def citing(index: Index, rule: str, tree: Tree | None = None) -> dict[str, list[
     tree = tree or rules.here()
     found = index.citing(rule)
     known = {(each.name, each.place.partition(":")[0]) for each in found["tests"]}
-    marked = rules.marked(tree, tree.tests, "example") if tree.tests else ()
+    asked = re.compile(re.escape(rule))
+    marked = rules.marked(tree, tree.tests, "example", asked) if tree.tests else ()
     of_rule = [each for each in marked if each.rule == rule]
     return found | {"examples": [each for each in of_rule if (each.name, each.place.partition(":")[0]) not in known]}
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable, Hashable
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fp4ref import repeats
+from fp4ref import registry, repeats
+from fp4ref.remembered import Same
 from fp4ref.te import debug
 from fp4ref.te.dtypes import DType, torch_dtype
+from fp4ref.te.one_pass import server
 from fp4ref.te.per_tensor import codes_in_one_pass, values_in_one_pass
+from fp4ref.te.storage import QuantizedTensorStorage
 from fp4ref.te.swizzle import COMPACT, GEMM, swizzle_in_place
 
 POSITIVE_NAN, NEGATIVE_NAN = 0x7F, 0xFF  # codes of either FP8 type
@@ -30,28 +34,90 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
 
     Rules: TEL-3, TEL-4, TEL-5, TEL-7, TEL-28.
     """
-    kind = quantizer.kind() if output is None and drawn is None else None
-    seen = None if kind is None else repeats.kind_of(tensor)
-    key = None if seen is None else ("te.quantize", kind, seen)  # all that decides what the result is, but the bytes
+    kind = quantizer.kind_of_call() if drawn is None else None
+    key = None if kind is None else _kind(kind, tensor, output, noop)  # all that decides what is done, but the bytes
     again = None if key is None else repeats.find(key)
     if again is not None:
-        debug.count("quantize", quantizer.role)
-        made = again(tensor if tensor.is_cuda else tensor.detach(), quantizer)  # a device reads addresses alone
-        if quantizer.optimize_for_gemm:
-            _swizzled(made, quantizer, new=True)
-        return made
+        return again(tensor if tensor.is_cuda else tensor.detach(), quantizer, output, noop)
     x = tensor.detach()  # from a tangent too, which requires_grad does not tell
     shape = tuple(x.shape)
     quantizer.require(shape, x.dtype)
-    debug.count("quantize", quantizer.role)
+    with debug.noted() as counts:
+        debug.count("quantize", quantizer.role)
+        if output is None:
+            made = quantizer.make(x.contiguous()) if drawn is None else quantizer.make(x.contiguous(), drawn)
+            _swizzled(made, quantizer, new=True)
+        else:
+            made = output
+            _update(x, quantizer, output, noop)
+    if key:
+        repeats.keep(key, _repeating(key, x, quantizer, output, noop, counts), COMPACT, GEMM)
+    return made
+
+
+def _kind(kind: Hashable, tensor: Tensor, output: Any, noop: Tensor | None) -> Hashable | None:
+    """Return the kind of a call that quantizes, None if an array has none. kind: of the quantizer."""
+    seen = repeats.kind_of(tensor)
+    if seen is None or output is None:
+        return None if seen is None or noop is not None else ("te.quantize", kind, seen)
+    if not isinstance(output, QuantizedTensorStorage):
+        return None
+    flag, values = None if noop is None else repeats.kind_of(noop), output.__dict__
+    shape = output.shape if isinstance(output, Tensor) else None
+    found: list[Any] = ["te.update", kind, seen, flag, type(output), shape]
+    for name in output.BUFFERS:
+        buffer = values.get(name)
+        form = None if buffer is None else repeats.kind_of(buffer)
+        if form is None and buffer is not None:
+            return None
+        found.append(form)
+    found += [values.get(name) for name in (*output.SETTINGS, "_dtype")]
+    return None if flag is None and noop is not None else tuple(found)
+
+
+def _repeating(
+    key: Hashable, x: Tensor, quantizer: Any, output: Any, noop: Tensor | None, counts: list[tuple[str, str, int]]
+) -> Callable[..., Any] | None:
+    """Return the function that does again what was just done for tensors of a kind, and counts it; None without one."""
     if output is None:
-        made = quantizer.make(x.contiguous()) if drawn is None else quantizer.make(x.contiguous(), drawn)
-        _swizzled(made, quantizer, new=True)
-        if key:
-            repeats.keep(key, quantizer.made_again(x), COMPACT, GEMM)
-        return made
-    quantizer.prepare(output, shape, x.device)
-    skip = None if noop is None else (noop.reshape(-1)[0] == 1).to(torch.uint8)
+        make = quantizer.made_again(x)
+
+        def made_again(x: Tensor, quantizer: Any, output: Any, noop: Any) -> Any:
+            debug.count_again(counts)
+            return make(x, quantizer)
+
+        return make and made_again
+    if _kind(quantizer.kind_of_call(), x, output, noop) != key:  # buffers were replaced
+        return None
+    skip = None if noop is None or noop.device.type == "cpu" else _skip(noop)
+    fill, on_device = quantizer.filled_again(x, output, skip), skip is not None
+    if fill is None:
+        return None
+
+    def filled_again(x: Tensor, quantizer: Any, output: Any, noop: Any) -> Any:
+        debug.count_again(counts)
+        if noop is None:
+            fill(x, quantizer, output, None)
+        elif on_device:
+            fill(x, quantizer, output, _skip(noop))
+        elif noop.reshape(-1)[0].item() != 1:
+            fill(x, quantizer, output, None)
+        else:
+            quantizer.draw(x)  # as if there were no flag
+        return output
+
+    return filled_again
+
+
+def _skip(noop: Tensor) -> Tensor:
+    """Return a byte that is not 0 where a flag says that nothing changes. Rules: TEL-24."""
+    return (noop.reshape(-1)[0] == 1).view(torch.uint8)
+
+
+def _update(x: Tensor, quantizer: Any, output: Any, noop: Tensor | None) -> None:
+    """Quantize into the buffers of a tensor, unless the flag forbids it."""
+    quantizer.prepare(output, tuple(x.shape), x.device)
+    skip = None if noop is None else _skip(noop)
     kept: list[Tensor] = []
     if skip is not None and (_moves_scales(output, quantizer) or not quantizer.takes_noop(x)):
         kept = [buffer.clone() for buffer in output.buffers()]
@@ -60,7 +126,6 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
     if skip is not None and kept:
         for buffer, old in zip(output.buffers(), kept, strict=True):
             write(buffer, old, 1 - skip)
-    return output
 
 
 def _moves_scales(output: Any, quantizer: Any) -> bool:
@@ -157,3 +222,20 @@ def _fp8_table(kind: DType, dtype: torch.dtype) -> Tensor:
 def write(buffer: Tensor, values: Tensor, skip: Tensor | None) -> None:
     """Copy values into a buffer, unless skip [] is not 0, which is not read here. Rules: TEL-24."""
     buffer.copy_(values if skip is None else torch.where(skip.bool(), buffer, values))
+
+
+def turned(codes: Tensor) -> Tensor:
+    """Return the transpose of a matrix of bytes, its rows one after the other; faster than torch on a CPU."""
+    if codes.device.type == "cpu" and codes.is_contiguous():
+        turn = _turner(codes.shape, registry.registered())
+        if turn is not None:
+            return turn(codes)
+    return codes.t().contiguous()
+
+
+@lru_cache(maxsize=4096)
+def _turner(shape: tuple[int, int], registered: Same) -> Callable[[Tensor], Tensor] | None:
+    """Return the function that turns matrices in the CPU's memory; None without a backend that has one."""
+    found = server("turned", torch.device("cpu"), (shape[0], shape[1]))
+    bind = found and registry.binder(found[0], None)
+    return bind(found[0], torch.empty(shape, dtype=torch.uint8)) if found and bind else None

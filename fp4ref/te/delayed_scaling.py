@@ -47,11 +47,12 @@ class Histories:
 
 def _reduced(states: list[Any]) -> Iterable[Tensor]:
     """Return the current maxima of each state, over all processes of the group if the recipe reduces them."""
-    current = torch.cat([state.amax_history[0] for state in states])
-    first = states[0]
-    if first.recipe.reduce_amax and dist.is_initialized() and dist.get_world_size(first.group) > 1:
-        dist.all_reduce(current, op=dist.ReduceOp.MAX, group=first.group)
-    return torch.split(current, [state.amax_history.shape[1] for state in states])
+    rows, first = [state.amax_history[0] for state in states], states[0]
+    if not (first.recipe.reduce_amax and dist.is_initialized() and dist.get_world_size(first.group) > 1):
+        return rows
+    current = torch.cat(rows)
+    dist.all_reduce(current, op=dist.ReduceOp.MAX, group=first.group)
+    return torch.split(current, [len(row) for row in rows])
 
 
 @dataclass
@@ -99,13 +100,13 @@ def fused_amax_and_scale_update_after_reduction(
 def _move_on(history: Tensor, scale: Tensor, current: Tensor, algorithm: str, numerator: float) -> None:
     """Move a history on where there is a maximum, and compute its scales as numerator / amax."""
     newest = torch.where(current != 0, current, history[0])
-    moved = torch.cat([history[1:], newest.unsqueeze(0)])
-    amax = torch.nan_to_num(moved, nan=0.0, posinf=torch.inf).amax(0) if algorithm == "max" else newest
+    moved = history.roll(-1, 0)
+    moved[-1] = newest
+    amax = moved.nan_to_num(nan=0.0, posinf=torch.inf).amax(0) if algorithm == "max" else newest
     seen = newest != 0
-    amax = torch.where(seen, amax, torch.zeros_like(amax))
     wanted = torch.full_like(amax, numerator) / amax  # a float / tensor would round twice
-    scale.copy_(_scale(wanted, amax, scale))
-    moved = torch.cat([torch.zeros_like(moved[:1]), moved[1:]])
+    scale.copy_(_scale(wanted, amax, scale, seen))
+    moved[0] = 0
     history.copy_(torch.where(seen, moved, history))
 
 
@@ -131,12 +132,13 @@ def _default_sf_compute(amax: Tensor, scale: Tensor, fp8_max: float, margin: flo
     return scale.copy_(_scale(fp8_max / amax / 2.0**margin, amax, scale))
 
 
-def _scale(wanted: Tensor, amax: Tensor, before: Tensor) -> Tensor:
-    """Return the scales wanted, at most FLT_MAX, and those before where there is no finite maximum.
+def _scale(wanted: Tensor, amax: Tensor, before: Tensor, seen: Tensor | None = None) -> Tensor:
+    """Return the scales wanted, at most FLT_MAX, and those before where there is no finite maximum, or none was seen.
 
     Rules: TEL-45, TEL-67, TEL-93.
     """
-    usable = (amax > 0) & torch.isfinite(amax)
+    usable = (amax > 0) & (amax < torch.inf)
+    usable = usable if seen is None else usable & seen
     return torch.where(usable, wanted.clamp(max=FLT_MAX), before)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.cast import fp8_codes, write
 from fp4ref.te.dtypes import FLOATS, DType
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
+from fp4ref.te.float8_block_again import blocks_again, powers_of_two
 from fp4ref.te.float8_block_tensor import (
     BLOCK,
     Float8BlockwiseQTensor,
@@ -160,6 +161,46 @@ class Float8BlockQuantizer(Quantizer):
             "_columnwise_scale_inv": scales_of_columns,
         }
 
+    def kind_of_call(self) -> Hashable | None:
+        """Return the settings, and the device that is emulated; None for other classes."""
+        if type(self) is not Float8BlockQuantizer:
+            return None
+        how = self.amax_epsilon, self.force_pow_2_scales, self.block_scaling_dim
+        usages = self.rowwise_usage, self.columnwise_usage
+        return Float8BlockQuantizer, self.dtype, *how, *usages, get_device_compute_capability(), *self.lasting
+
+    def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
+        """Return a function that makes other tensors of a kind, where a backend makes codes and scales."""
+        fill, (shape, dtype, device) = self._repeating(tensor), (tensor.shape, tensor.dtype, tensor.device)
+        return fill and (lambda x, quantizer: quantizer._tensor(fill(x), shape, dtype, device))
+
+    def filled_again(
+        self, tensor: Tensor, dst: Any, skip: Tensor | None
+    ) -> Callable[[Tensor, Self, Any, Tensor | None], None] | None:
+        """Return a function that fills other tensors of a kind with what is made first."""
+        fill = self._repeating(tensor)
+        if fill is None:
+            return None
+
+        def again(x: Tensor, quantizer: Self, dst: Any, skip: Tensor | None) -> None:
+            held = dst.__dict__
+            for name, made in fill(x).items():
+                if made is not None:
+                    write(held[name], made, skip)
+
+        return again
+
+    def _repeating(self, tensor: Tensor) -> Callable[[Tensor], dict[str, Tensor | None]] | None:
+        """Return the function that makes the buffers of tensors of a kind, by attribute; None without one."""
+        directions = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
+        if directions is None or not tensor.numel() or not tensor.is_contiguous():
+            return None
+        if self._in_one_pass(tensor) is not None:
+            return self.copy()._in_one_pass  # type: ignore[return-value]
+        if tensor.device.type != "cpu" or not self.force_pow_2_scales or self.amax_epsilon:
+            return None
+        return blocks_again(tensor, self.dtype, directions, self.block_scaling_dim == 2)
+
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
         """Fit an existing tensor to the directions in use; buffers that exist stay. Rules: TEL-5."""
         if tuple(dst.shape) != shape:
@@ -203,7 +244,7 @@ class Float8BlockQuantizer(Quantizer):
         spec = fp8_blocks(self.dtype, self.block_scaling_dim == 2)
         quantized = api.quantize(x, spec, "row") if direction == "row" else api.quantize(x, spec, "column")
         part, _ = quantized.direction(direction)
-        return part.data, _powers_of_two(part.scales[:: spec.block.rows])
+        return part.data, powers_of_two(part.scales[:: spec.block.rows])
 
     def _with_any_scales(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the codes of a matrix, and one float32 scale per block of `block_scaling_dim`.
@@ -222,9 +263,3 @@ class Float8BlockQuantizer(Quantizer):
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return Float8BlockScaling
-
-
-def _powers_of_two(codes: Tensor) -> Tensor:
-    """Return the values of E8M0 bytes; none is NaN here. Rules: E8M0-1."""
-    bits = (codes.to(torch.int32) << 23).masked_fill_(codes == 0, 0x400000)  # 2^-127 is subnormal
-    return bits.view(torch.float32)

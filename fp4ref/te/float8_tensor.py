@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any, Self
+from collections.abc import Hashable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fp4ref import repeats
 from fp4ref.te.cast import fp8_values, scaled_fp8_codes, write
 from fp4ref.te.dtypes import FLOATS, DType, torch_dtype
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
-from fp4ref.te.per_tensor import at_once, at_once_again, current_scale, decoded, largest_magnitude
-from fp4ref.te.quantizer import Quantizer
+from fp4ref.te.float8_again import OfOneScale, Repeating
+from fp4ref.te.per_tensor import at_once, at_once_again, current_scale, decoded, given_scale_again, largest_magnitude
+from fp4ref.te.quantizer import Facts
 from fp4ref.te.recipe import DelayedScaling, Float8CurrentScaling, Recipe
 from fp4ref.te.storage import QuantizedTensorStorage
 from fp4ref.te.tensor import QuantizedTensor
@@ -117,7 +119,7 @@ class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
         return tuple(self.rebuilt({"data": piece}, shape=piece.shape) for piece in pieces)
 
 
-class Float8CurrentScalingQuantizer(Quantizer):
+class Float8CurrentScalingQuantizer(OfOneScale):
     """Makes per-tensor FP8 tensors: scale = largest finite code / amax, saturating.
 
     amax_epsilon: the least amax. force_pow_2_scales: round the scale down to a power of two. with_amax_reduction: the
@@ -184,19 +186,11 @@ class Float8CurrentScalingQuantizer(Quantizer):
         requires_grad = options.pop("requires_grad", False)
         codes = torch.empty(shape, dtype=torch.uint8, device=device, **options)
         ones = torch.ones(1, dtype=torch.float32, device=device, **options)
-        return self._tensor(codes, ones, shape, dtype, device, requires_grad=requires_grad)
+        return self.with_buffers(codes, ones, (dtype, shape, device), requires_grad=requires_grad)
 
-    def _tensor(
-        self,
-        codes: Tensor,
-        scale_inv: Tensor,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        device: torch.device,
-        *,
-        requires_grad: bool = False,
-    ) -> Any:
+    def with_buffers(self, codes: Tensor, scale_inv: Tensor, of: Facts, *, requires_grad: bool = False) -> Any:
         """Return a tensor of these buffers, storage if `internal`."""
+        dtype, shape, device = of
         held = {"_data": codes, "_scale_inv": scale_inv, "_fp8_dtype": self.dtype}
         if self.internal:
             return Float8TensorStorage.holding(held, self, dtype)
@@ -220,16 +214,13 @@ class Float8CurrentScalingQuantizer(Quantizer):
     def make(self, tensor: Tensor, drawn: Any = None) -> Any:
         """Quantize a contiguous tensor into new buffers, those of the steps. Rules: TEL-21, TEL-3, TEL-10."""
         codes, inverse = self._quantized_at_once(tensor) or self._by_steps(tensor)
-        return self._tensor(codes, inverse, tuple(tensor.shape), tensor.dtype, tensor.device)
+        return self.with_buffers(codes, inverse, (tensor.dtype, tensor.shape, tensor.device))
 
-    def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
-        """Return a function that makes other tensors of a kind, where a backend takes all steps at once."""
+    def repeating(self, tensor: Tensor) -> Repeating | None:
+        """Return the function that makes codes and 1 over the scale for tensors of a kind."""
         how = self.dtype, self.amax_epsilon, self.force_pow_2_scales
-        serve = None if self.with_amax_reduction or not tensor.is_contiguous() else at_once_again(tensor, *how)
-        if serve is None:
-            return None
-        shape, dtype, device = tensor.shape, tensor.dtype, tensor.device
-        return lambda x, quantizer: quantizer._tensor(*serve(x), shape, dtype, device)
+        serve = None if self.with_amax_reduction else at_once_again(tensor, *how)
+        return serve and (lambda x, quantizer: serve(x))
 
     def _quantized_at_once(self, tensor: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return codes and 1 over the scale, where that is the tensor's own and a backend takes all steps at once."""
@@ -278,6 +269,16 @@ class Float8Quantizer(Float8CurrentScalingQuantizer):
         write(self.amax, raised, noop)
         scale = self.scale.reshape(1)
         return scale, torch.ones_like(scale) / scale
+
+    def kind_of_call(self) -> Hashable | None:
+        """Return the settings, and the kinds of the scale and of the amax; None for other classes."""
+        kinds = repeats.kind_of(self.scale), repeats.kind_of(self.amax)
+        return None if type(self) is not Float8Quantizer or None in kinds else (self.dtype, *kinds, *self.lasting)
+
+    def repeating(self, tensor: Tensor) -> Repeating | None:
+        """Return the function that makes codes by the scale that a quantizer has then, and raises its amax."""
+        serve = given_scale_again(tensor, self.scale, self.amax, self.dtype)
+        return serve and (lambda x, quantizer: serve(x, quantizer.scale, quantizer.amax))
 
     def is_requantization_safe(self) -> bool:
         """Return False: the scale changes between calls. Rules: TEM-42."""

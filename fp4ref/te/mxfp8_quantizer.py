@@ -14,11 +14,12 @@ from fp4ref.layout import layout
 from fp4ref.quantized import DirectionChoice, DirectionData, Parts, Quantized
 from fp4ref.spec import Spec
 from fp4ref.te import specifications
-from fp4ref.te.cast import write
+from fp4ref.te.cast import turned, write
 from fp4ref.te.dtypes import FLOATS, DType, dtype_name
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.mxfp8_tensor import MXFP8Tensor, MXFP8TensorStorage, scale_shape
+from fp4ref.te.nvfp4_settings import DIRECTIONS_OF
 from fp4ref.te.quantizer import Facts, Quantizer
 from fp4ref.te.recipe import MXFP8BlockScaling, Recipe
 from fp4ref.te.swizzle import COMPACT, GEMM
@@ -104,7 +105,7 @@ class MXFP8Quantizer(Quantizer):
         return MXFP8Quantizer, self.dtype, self.with_2d_quantization, *usages, *self.lasting
 
     def make(self, tensor: Tensor, drawn: Any = None) -> Any:
-        """Quantize a contiguous tensor; rows alone, and storage in the GEMM layout, in one call. Rules: TEL-3."""
+        """Quantize a contiguous tensor in one call. Rules: TEL-3."""
         asked = self._asked(tensor)
         if asked is None:
             return super().make(tensor)
@@ -112,7 +113,7 @@ class MXFP8Quantizer(Quantizer):
         return self._made((q.row, q.column), (tensor.dtype, tensor.shape, tensor.device))
 
     def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
-        """Return a function that makes other tensors of a kind; None for both directions in separate calls."""
+        """Return a function that makes other tensors of a kind."""
         asked, width = self._asked(tensor), tensor.shape[-1]
         repeat = asked and tensor.is_contiguous() and api.quantize_again(tensor.view(-1, width), *asked)
         flat = tensor.dim() == 2
@@ -121,31 +122,64 @@ class MXFP8Quantizer(Quantizer):
         of = tensor.dtype, tensor.shape, tensor.device
         return lambda x, quantizer: quantizer._made(repeat(x if flat else x.view(-1, width)), of)
 
+    def filled_again(
+        self, tensor: Tensor, dst: Any, skip: Tensor | None
+    ) -> Callable[[Tensor, Self, Any, Tensor | None], None] | None:
+        """Return a function that fills other tensors of a kind, by way of new ones; None for a flag on a device."""
+        asked = self._asked(tensor)
+        if skip is not None or asked is None or not tensor.is_contiguous():
+            return None
+        repeat, width = api.quantize_again(tensor.view(-1, tensor.shape[-1]), *asked), tensor.shape[-1]
+        flat = tensor.dim() == 2
+        if repeat is None:
+            return None
+
+        def again(x: Tensor, quantizer: Self, dst: Any, skip: Tensor | None) -> None:
+            (row, column), held = repeat(x if flat else x.view(-1, width)), dst.__dict__
+            if row is not None:
+                held["_rowwise_data"].copy_(row.data if flat else row.data.view(x.shape))
+                held["_rowwise_scale_inv"].copy_(row.scales)
+            if column is not None:
+                codes, scales = held["_columnwise_data"], held["_columnwise_scale_inv"]
+                if quantizer.internal:
+                    codes.movedim(-1, 0).view(column.data.shape).copy_(column.data)
+                else:
+                    codes.view(-1, width).copy_(turned(column.data))
+                scales.copy_(column.scales.view(scales.shape) if quantizer.optimize_for_gemm else column.scales.t())
+
+        return again
+
     def _asked(self, tensor: Tensor) -> tuple[Spec, DirectionChoice, str] | None:
-        """Return the arguments of the one call of `quantize` that a tensor takes; None where it takes more than one."""
-        swizzled = self.optimize_for_gemm
-        together = self.rowwise_usage and (not self.columnwise_usage or (swizzled and self.internal))
-        if not (together and tensor.numel()):
+        """Return the arguments of the call of `quantize` that a tensor takes; None for no elements or directions."""
+        directions = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
+        if directions is None or not tensor.numel():
             return None
         spec = specifications.mxfp8(self.dtype, self.with_2d_quantization)
-        return spec, "both" if self.columnwise_usage else "row", GEMM if swizzled else COMPACT
+        return spec, directions, GEMM if self.optimize_for_gemm else COMPACT
 
     def _made(self, directions: Parts, of: Facts) -> Any:
         """Return the tensor of quantized bytes, storage if `internal`. of: the values."""
-        (row, column), (dtype, shape, device) = directions, of
-        assert row is not None
-        columns = scales = None
-        if column is not None:
-            columns = column.data.view(shape[-1], *shape[:-1]).movedim(0, -1)
-            scales = column.scales.reshape(scale_shape(shape, columnwise=True))
+        (row, column), (dtype, shape, device), swizzled = directions, of, self.optimize_for_gemm
         held = {
-            "_rowwise_data": row.data if len(shape) == 2 else row.data.view(shape),
-            "_columnwise_data": columns,
-            "_rowwise_scale_inv": row.scales,
-            "_columnwise_scale_inv": scales,
+            "_rowwise_data": None,
+            "_columnwise_data": None,
+            "_rowwise_scale_inv": None,
+            "_columnwise_scale_inv": None,
             "_fp8_dtype": self.dtype,
-            "_with_gemm_swizzled_scales": self.optimize_for_gemm,
+            "_with_gemm_swizzled_scales": swizzled,
         }
+        if row is not None:
+            held["_rowwise_data"] = row.data if len(shape) == 2 else row.data.view(shape)
+            held["_rowwise_scale_inv"] = row.scales
+        if column is not None:
+            codes, scales = column.data, column.scales
+            if self.internal:
+                flat = len(shape) == 2
+                held["_columnwise_data"] = codes.t() if flat else codes.view(shape[-1], *shape[:-1]).movedim(0, -1)
+            else:
+                held["_columnwise_data"] = turned(codes) if len(shape) == 2 else turned(codes).view(shape)
+            its = scales.shape[::-1]
+            held["_columnwise_scale_inv"] = scales.view(its) if swizzled else turned(scales)
         if self.internal:
             return MXFP8TensorStorage.holding(held, self, dtype)
         return MXFP8Tensor.wrapping(held, self, dtype, shape, device)

@@ -7,6 +7,7 @@ rowwise_data, columnwise_data: uint8 [..., K], neither transposed. Scales: uint8
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from fp4ref import api
 from fp4ref.layout import LINEAR_PADDED
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.te import fsdp, specifications
+from fp4ref.te.cast import turned
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType
 from fp4ref.te.errors import SettingError, TensorShapeError
@@ -72,7 +74,7 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
             scales = scales.view(scales.shape[::-1]) if self._with_gemm_swizzled_scales else scales.t()
         return CodeMatrix(specifications.mxfp8(self._fp8_dtype), (codes.shape[0], codes.shape[1]), codes, scales)
 
-    def record(self, direction: str) -> Quantized:
+    def record(self, direction: str) -> Quantized[DirectionData, None]:
         """Return the same as a record."""
         of = self.matrix(direction)
         lie = GEMM if self._with_gemm_swizzled_scales else COMPACT
@@ -88,7 +90,9 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
         if not shape.numel():
             return torch.empty(shape, dtype=dtype, device=self.device)
         if data is None:
-            return cast(Tensor, api.dequantize(self.record("column"), dtype)).t().contiguous().view(shape)
+            q = self.record("column")
+            row = q.row.mapped(lambda part: part if part.is_contiguous() else turned(part.t()))
+            return cast(Tensor, api.dequantize(replace(q, row=row), dtype)).t().contiguous().view(shape)
         values: Tensor = api.dequantize(self.record("row"), dtype)
         return values if len(shape) == 2 else values.view(shape)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fp4ref import api, registry
 from fp4ref.quantized import DirectionChoice, DirectionData, Directions, Parts, Quantized
 from fp4ref.spec import Spec
-from fp4ref.te import rng, swizzle
+from fp4ref.te import nvfp4_again, rng, swizzle
 from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType, dtype_name
@@ -141,7 +141,7 @@ class NVFP4Quantizer(Quantizer):
             buffers["_columnwise_scale_inv"] = empty(scale_shape(shape, columnwise=True))
             buffers["_amax_columnwise"] = amax(columns)
         swizzled = self.optimize_for_gemm and self.bakes_swizzled_scales(shape)
-        values = buffers | self._settings(swizzled)
+        values = buffers | self.settings(swizzled)
         if self.internal:
             return NVFP4TensorStorage.holding(values, self, dtype)
         return NVFP4Tensor.wrapping(values, self, dtype, shape, device, requires_grad=requires_grad)
@@ -156,33 +156,29 @@ class NVFP4Quantizer(Quantizer):
         """Return the random bytes of the directions in use, for stochastic rounding. Rules: TEL-6."""
         if not self.stochastic_rounding or not tensor.numel():
             return None
-        return self._random_bytes((math.prod(tensor.shape[:-1]), tensor.shape[-1]), tensor.device)
+        return self.random_bytes((math.prod(tensor.shape[:-1]), tensor.shape[-1]), tensor.device)
 
     def make(self, tensor: Tensor, drawn: Any = None) -> Any:
         """Quantize a contiguous tensor into new buffers, those of the result. Rules: TEL-3, TEL-6."""
-        asked = self._asked(tensor)
+        asked = self.asked(tensor)
         if asked is None:
             return super().make(tensor)
         matrix, how, settings = asked
         bits = self.draw(tensor) if drawn is None else Directions(*drawn)
         q = api.quantize(tensor.view(matrix), *how, random_bits=bits)
-        return self._made((q.row, q.column), settings, (tensor.dtype, tensor.shape, tensor.device))
+        return self.made((q.row, q.column), settings, (tensor.dtype, tensor.shape, tensor.device))
 
     def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
-        """Return a function that makes other tensors of a kind; None for what is drawn at random."""
-        asked = None if self.stochastic_rounding else self._asked(tensor)
-        if asked is None or not tensor.is_contiguous():
-            return None
-        matrix, how, settings = asked
-        repeat, flat = api.quantize_again(tensor.view(matrix), *how), tensor.dim() == 2
-        if repeat is None:
-            return None
-        of = tensor.dtype, tensor.shape, tensor.device
-        return lambda x, quantizer: quantizer._made(repeat(x if flat else x.view(matrix)), settings, of)
+        """Return a function that makes other tensors of a kind; its scales are where they are moved to."""
+        return nvfp4_again.made_again(self, tensor)
 
-    def _asked(
-        self, tensor: Tensor
-    ) -> tuple[tuple[int, int], tuple[Spec, DirectionChoice, str], dict[str, Any]] | None:
+    def filled_again(
+        self, tensor: Tensor, dst: Any, skip: Tensor | None
+    ) -> Callable[[Tensor, Self, Any, Tensor | None], None] | None:
+        """Return a function that fills other tensors of a kind; None where amaxes are reduced."""
+        return nvfp4_again.filled_again(self, tensor, dst, skip)
+
+    def asked(self, tensor: Tensor) -> tuple[tuple[int, int], tuple[Spec, DirectionChoice, str], dict[str, Any]] | None:
         """Return the shape of a tensor's matrix, the arguments of its `quantize`, and the settings of the result.
 
         Returns None where that call is not all there is to do.
@@ -193,9 +189,9 @@ class NVFP4Quantizer(Quantizer):
             return None
         swizzled = self.optimize_for_gemm and self.bakes_swizzled_scales(shape)
         how = self.spec(tensor.dtype, shape), directions, swizzle.GEMM if swizzled else swizzle.COMPACT
-        return (math.prod(shape[:-1]), shape[-1]), how, self._settings(swizzled)
+        return (math.prod(shape[:-1]), shape[-1]), how, self.settings(swizzled)
 
-    def _made(self, directions: Parts, settings: dict[str, Any], of: Facts) -> Any:
+    def made(self, directions: Parts, settings: dict[str, Any], of: Facts) -> Any:
         """Return the tensor of quantized bytes, storage if `internal`. of: the values."""
         dtype, shape, device = of
         (codes, scales, amax), (turned, its_scales, its_amax) = directions[0] or NOTHING, directions[1] or NOTHING
@@ -214,7 +210,8 @@ class NVFP4Quantizer(Quantizer):
             return NVFP4TensorStorage.holding(values, self, dtype)
         return NVFP4Tensor.wrapping(values, self, dtype, shape, device)
 
-    def _settings(self, swizzled: bool) -> dict[str, Any]:
+    def settings(self, swizzled: bool) -> dict[str, Any]:
+        """Return the attributes of a tensor that say how to read it."""
         return {
             "_fp4_dtype": self.dtype,
             "_with_gemm_swizzled_scales": swizzled,
@@ -232,7 +229,7 @@ class NVFP4Quantizer(Quantizer):
             mine, wanted = getattr(dst, name), getattr(fresh, name)
             if mine is None or wanted is None or mine.shape != wanted.shape:
                 setattr(dst, name, wanted)
-        for name, value in self._settings(fresh._with_gemm_swizzled_scales).items():
+        for name, value in self.settings(fresh._with_gemm_swizzled_scales).items():
             setattr(dst, name, value)
 
     def takes_noop(self, tensor: Tensor) -> bool:
@@ -249,26 +246,22 @@ class NVFP4Quantizer(Quantizer):
         shape = tuple(tensor.shape)
         matrix = math.prod(shape[:-1]), shape[-1]
         layout = swizzle.GEMM if dst._with_gemm_swizzled_scales else swizzle.COMPACT
-        row = column = None
-        if self.rowwise_usage:
-            packed = dst._rowwise_data.view(matrix[0], matrix[1] // 2)
-            row = DirectionData(packed, dst._rowwise_scale_inv, dst._amax_rowwise)
-        if self.columnwise_usage:
-            column = DirectionData(dst._columnwise_data, dst._columnwise_scale_inv, dst._amax_columnwise)
+        row, column = nvfp4_again.buffers(dst, matrix, self.rowwise_usage, self.columnwise_usage)
         directions = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
         if directions is None:
             return
         spec = self.spec(tensor.dtype, shape)
         x = tensor.view(matrix)
         out = Quantized(spec, matrix, dtype_name(tensor.dtype), layout, row, column)
-        bits = self._random_bytes(matrix, tensor.device) if self.stochastic_rounding and tensor.numel() else None
+        bits = self.random_bytes(matrix, tensor.device) if self.stochastic_rounding and tensor.numel() else None
         if tensor.numel():
             api.quantize(x, spec, directions, layout, random_bits=bits, out=out, noop=noop)
         if self._reduce_amax(dst) and tensor.numel():
             given = Directions(*(None if part is None else part.amax.clone() for part in (row, column)))
             api.quantize(x, spec, directions, layout, amax=given, random_bits=bits, out=out, noop=noop)
 
-    def _random_bytes(self, matrix: tuple[int, int], device: torch.device) -> Directions:
+    def random_bytes(self, matrix: tuple[int, int], device: torch.device) -> Directions:
+        """Draw the random bytes of the directions in use. Rules: TEL-6."""
         directions = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
         state = self.rng_state or rng.next_state(device)
         return Directions() if directions is None else rng.random_bytes(matrix, directions, state, device)

@@ -107,6 +107,30 @@ def at_once_again(
     return shaped
 
 
+def given_scale_again(
+    x: Tensor, scale: Tensor, amax: Tensor, kind: DType
+) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None:
+    """Return a function of tensors of these ones' kinds: codes by a scale, and 1 over it; the amax is raised.
+
+    Returns None where no backend takes all steps at once.
+
+    Rules: TEL-44.
+    """
+    usual = (scale.dtype, amax.dtype) == (torch.float32, torch.float32) and scale.device == amax.device == x.device
+    matrix, shape = _matrix(x), x.shape
+    found = server("tensor_given", x.device, matrix, spec=mxfp8(kind), source=x.dtype) if usual and x.numel() else None
+    bind = found and registry.binder(found[0], None)
+    serve = bind(found[0], x.view(matrix), scale.reshape(1), amax.reshape(1)) if found and bind else None
+    if serve is None:
+        return None
+
+    def again(x: Tensor, scale: Tensor, amax: Tensor) -> tuple[Tensor, Tensor]:
+        codes, inverse = serve(x.view(matrix), scale, amax)
+        return codes.view(shape), inverse
+
+    return serve if x.dim() == 2 else again
+
+
 def _quantizes(x: Tensor, kind: DType) -> tuple[Call, Callable[..., Any]] | None:
     return server("tensor_quantize", x.device, _matrix(x), spec=mxfp8(kind), source=x.dtype) if x.numel() else None
 

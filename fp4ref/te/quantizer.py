@@ -15,7 +15,7 @@ from fp4ref.te.recipe import Recipe
 
 LASTING = ("internal", "optimize_for_gemm", "role")  # settings of all quantizers that do not choose directions
 _lasting_of = attrgetter(*LASTING)
-Facts: TypeAlias = tuple[torch.dtype, torch.Size, torch.device]  # type, shape and device of a tensor
+Facts: TypeAlias = tuple[torch.dtype, tuple[int, ...], torch.device]  # type, shape and device of a tensor
 
 
 class _Quantize(torch.autograd.Function):
@@ -85,6 +85,10 @@ class Quantizer(abc.ABC):
         """Return all that decides what quantizing a tensor does on its device; None if it may do more than that."""
         return None
 
+    def kind_of_call(self) -> Hashable | None:
+        """Return all that decides, with the kinds of its tensors, about one call; None if something else does, too."""
+        return self.kind()
+
     @property
     def lasting(self) -> tuple[Hashable, ...]:
         """The settings of all quantizers that do not choose directions."""
@@ -142,6 +146,16 @@ class Quantizer(abc.ABC):
         """Return a function that makes tensors of a kind, as `make` just made one of it, with nothing decided again.
 
         The function gets the quantizer, of the same kind, to copy it. Where there is no such function, return None.
+        """
+        return None
+
+    def filled_again(
+        self, tensor: Tensor, dst: Any, skip: Tensor | None
+    ) -> Callable[[Tensor, Self, Any, Tensor | None], None] | None:
+        """Return a function that fills tensors of a kind as `fill` just filled one, with nothing decided again.
+
+        The function gets a tensor, the quantizer, which has the same kind, the tensor to fill with its scales where the
+        quantizer wants them, and a flag for `skip` on a device. Where there is no such function, return None.
         """
         return None
 

@@ -114,7 +114,7 @@ def read_by(item: Any) -> set[str]:
 
 def unread(chapter: str, items: list[pytest.Function], reads: dict[str, set[str]]) -> dict[str, Any]:
     """Change the numbers of a chapter one at a time; return their count, and those whose change no test noticed."""
-    path = next(spec_root().glob(f"{chapter}-*.md"))
+    path = next(spec_root().rglob(f"{chapter}-*.md"))
     text = path.read_text("utf-8")
     left, words = [], list(numbers(text))
     for word in words:

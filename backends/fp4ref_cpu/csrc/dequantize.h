@@ -15,12 +15,72 @@ struct DequantizeJob {
     size next;
 };
 
+// The walk over strips of blocks of B values. It holds no numerics; specifications that agree in B, and in the size of the
+// values, share its compiled code.
+template <class word, int B> struct ValueStrips {
+    static constexpr int BLOCKS = B >= 256 ? 4 : (1024 / B + 3) / 4 * 4;
+    static constexpr int WIDTH = BLOCKS * B, LINES = 32, SPAN = (8191 / WIDTH + 1) * WIDTH;
+
+    // The numerics of a specification.
+    struct Numerics {
+        int bits;  // of a code
+        bool has_maximum, by_row;
+        void (*values)(const byte* data, const byte (&bytes)[BLOCKS], float A, word* out);  // of a strip
+    };
+
+    using Pieces = SideBySide<WIDTH, B>;
+
+    // A strip of `width` values of one row, or of the next `pieces.count` rows below `bottom`.
+    static void strip(const DequantizeJob& job, const Numerics& numerics, size row, size bottom, size column, int width, const Pieces& pieces)
+    {
+        const int bits = numerics.bits;
+        const size pitch = (job.columns * bits + 7) / 8;
+        const int rows = bottom - row < pieces.count ? (int)(bottom - row) : pieces.count, blocks = (width + B - 1) / B;
+        const bool direct = width == WIDTH || (pieces.fill_strips() && rows == pieces.count);
+        const float A = numerics.has_maximum ? job.amax[numerics.by_row ? row : 0] : 0.0f;
+        alignas(64) byte bytes[BLOCKS] = {}, padded[WIDTH];
+        if (pieces.count > 1 && job.map.is_flat(blocks)) __builtin_memcpy(bytes, job.scales + job.map.row(row), (unsigned)(rows * blocks));
+        else
+            for (int p = 0; p < rows; ++p) ScaleRow::of(job.scales, job.map, row + p).read(column / B, bytes + p * blocks, blocks);
+        const byte* data = job.data + row * pitch + column * bits / 8;
+        if (!direct) {
+            __builtin_memset(padded, 0, sizeof padded);
+            for (int p = 0; p < rows; ++p)
+                copy_row(padded + p * pieces.pitch * bits / 8, data + p * pitch, (width * bits + 7) / 8);
+            data = padded;
+        }
+        word* const out = (word*)job.out + row * job.columns + column;
+        alignas(64) word all[WIDTH];
+        const bool past = direct && WIDTH % 16 == 0 && streams(out, job.rows * job.columns * (size)sizeof(word));
+        numerics.values(data, bytes, A, direct && !past ? out : all);
+        if (past) stream(out, all, sizeof(all));
+        else if (!direct)
+            for (int p = 0; p < rows; ++p) copy_row(out + p * job.columns, all + p * pieces.pitch, (size)sizeof(word) * width);
+    }
+
+    static void dequantize(DequantizeJob& job, const Numerics& numerics)
+    {
+        const Pieces pieces(numerics.by_row ? 0 : job.columns, numerics.bits);
+        const int lines = pieces.count == 1 ? LINES : SPAN / WIDTH * pieces.count;
+        const Units units(&job.next, job.rows, job.columns, lines, SPAN);
+        for (size unit; units.take(unit);) {
+            const size top = unit / units.across * lines, left = unit % units.across * SPAN;
+            const size bottom = top + lines < job.rows ? top + lines : job.rows;
+            const size right = left + SPAN < job.columns ? left + SPAN : job.columns;
+            for (size row = top; row < bottom; row += pieces.count)
+                for (size column = left; column < right; column += WIDTH)
+                    strip(job, numerics, row, bottom, column, right - column < WIDTH ? (int)(right - column) : WIDTH, pieces);
+        }
+        settle();
+    }
+};
+
 // A specification with a Hadamard transform undoes it.
 template <class S, class In, class Out> struct Values {
     using word = typename Out::word;
     static constexpr int B = S::columns, BITS = S::Element::Format::bits;
-    static constexpr int BLOCKS = B >= 256 ? 4 : (1024 / B + 3) / 4 * 4;
-    static constexpr int WIDTH = BLOCKS * B, LINES = 32, SPAN = (8191 / WIDTH + 1) * WIDTH;
+    using Strips = ValueStrips<word, B>;
+    static constexpr int BLOCKS = Strips::BLOCKS, WIDTH = Strips::WIDTH;
     // A format without infinity and NaN; a number times a finite scale is one.
     static constexpr bool only_numbers = S::Element::Format::codes == 1 << (BITS - 1);
 
@@ -186,56 +246,17 @@ template <class S, class In, class Out> struct Values {
         }
     }
 
-    using Pieces = SideBySide<WIDTH, B, BITS>;
-
-    // A strip of `width` values of one row, or of the next `pieces.count` rows below `bottom`.
-    static void strip(const DequantizeJob& job, size row, size bottom, size column, int width, const Pieces& pieces)
+    // A strip of values, from its codes and the bytes of its scales.
+    static void strip(const byte* data, const byte (&bytes)[BLOCKS], float A, word* out)
     {
-        const size pitch = (job.columns * BITS + 7) / 8;
-        const int rows = bottom - row < pieces.count ? (int)(bottom - row) : pieces.count, blocks = (width + B - 1) / B;
-        const bool direct = width == WIDTH || (pieces.fill_strips() && rows == pieces.count);
-        const float A = S::global == Global::none ? 0.0f : job.amax[S::global == Global::row ? row : 0];
-        alignas(64) byte bytes[BLOCKS] = {}, padded[WIDTH * BITS / 8];
-        if (pieces.count > 1 && job.map.is_flat(blocks)) __builtin_memcpy(bytes, job.scales + job.map.row(row), (unsigned)(rows * blocks));
-        else
-            for (int p = 0; p < rows; ++p) ScaleRow::of(job.scales, job.map, row + p).read(column / B, bytes + p * blocks, blocks);
         alignas(64) float decoded[BLOCKS];
         const bool special = decoded_numbers(bytes, A, decoded);  // a scale, A or a product that is no finite number
         if (special)
             for (int b = 0; b < BLOCKS; ++b) decoded[b] = decoded_scale<S, In>(bytes[b], A);
-        const byte* data = job.data + row * pitch + column * BITS / 8;
-        if (!direct) {
-            __builtin_memset(padded, 0, sizeof padded);
-            for (int p = 0; p < rows; ++p)
-                copy_row(padded + p * pieces.pitch * BITS / 8, data + p * pitch, (width * BITS + 7) / 8);
-            data = padded;
-        }
-        const bool numbers = !special && numbers_alone(data);
-        word* const out = (word*)job.out + row * job.columns + column;
-        alignas(64) word all[WIDTH];
-        const bool past = direct && WIDTH % 16 == 0 && streams(out, job.rows * job.columns * (size)sizeof(word));
-        word* const to = direct && !past ? out : all;
-        numbers ? values<true>(data, decoded, A, to) : values<false>(data, decoded, A, to);
-        if (past) stream(out, all, sizeof(all));
-        else if (!direct)
-            for (int p = 0; p < rows; ++p) copy_row(out + p * job.columns, all + p * pieces.pitch, (size)sizeof(word) * width);
+        !special && numbers_alone(data) ? values<true>(data, decoded, A, out) : values<false>(data, decoded, A, out);
     }
 
-    static void dequantize(DequantizeJob& job)
-    {
-        const Pieces pieces(S::global == Global::row ? 0 : job.columns);
-        const int lines = pieces.count == 1 ? LINES : SPAN / WIDTH * pieces.count;
-        const Units units(&job.next, job.rows, job.columns, lines, SPAN);
-        for (size unit; units.take(unit);) {
-            const size top = unit / units.across * lines, left = unit % units.across * SPAN;
-            const size bottom = top + lines < job.rows ? top + lines : job.rows;
-            const size right = left + SPAN < job.columns ? left + SPAN : job.columns;
-            for (size row = top; row < bottom; row += pieces.count)
-                for (size column = left; column < right; column += WIDTH)
-                    strip(job, row, bottom, column, right - column < WIDTH ? (int)(right - column) : WIDTH, pieces);
-        }
-        settle();
-    }
+    static void dequantize(DequantizeJob& job) { Strips::dequantize(job, {BITS, S::global != Global::none, S::global == Global::row, strip}); }
 };
 
 }  // namespace fp4ref_cpu

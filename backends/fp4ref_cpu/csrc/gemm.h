@@ -9,25 +9,23 @@ namespace fp4ref_cpu {
 // Certificates: product-*.
 template <class A, class B> struct Finish {
     using Steps = Finishing<A, B>;
-    const GemmJob& job;
-    const float alpha;
 
-    explicit Finish(const GemmJob& given)
-        : job(given), alpha(Steps::total_alpha(given.alpha, given.factor, given.division, given.a.amax, given.b.amax))
+    static float alpha(const GemmJob& job)
     {
+        return Steps::total_alpha(job.alpha, job.factor, job.division, job.a.amax, job.b.amax);
     }
 
     // Results n to n + count of row m.
-    [[gnu::noinline]] void write(const float* sums, size m, size n, size count) const
+    [[gnu::noinline]] static void write(const GemmJob& job, float alpha, const float* sums, size m, size n, size count)
     {
         switch (job.type) {
-        case ResultType::float32: return write_as<float32>(sums, m, n, count);
-        case ResultType::bfloat16: return write_as<bfloat16>(sums, m, n, count);
-        case ResultType::float16: return write_as<float16>(sums, m, n, count);
+        case ResultType::float32: return write_as<float32>(job, alpha, sums, m, n, count);
+        case ResultType::bfloat16: return write_as<bfloat16>(job, alpha, sums, m, n, count);
+        case ResultType::float16: return write_as<float16>(job, alpha, sums, m, n, count);
         }
     }
 
-    template <class Out> void write_as(const float* sums, size m, size n, size count) const
+    template <class Out> static void write_as(const GemmJob& job, float alpha, const float* sums, size m, size n, size count)
     {
         using word = typename Out::word;
         word* const out = (word*)job.out + m * job.b.rows;
@@ -39,6 +37,22 @@ template <class A, class B> struct Finish {
             out[i] = Steps::template result<Out>(sums[i - n], alpha, down, across, job.bias, bias, added, added ? added[i] : 0);
         }
     }
+};
+
+// The same for sums that are the same whatever becomes of them.
+struct Ending {
+    const GemmJob& job;
+    const float alpha;
+    void (*const of_row)(const GemmJob& job, float alpha, const float* sums, size m, size n, size count);
+
+    void write(const float* sums, size m, size n, size count) const { of_row(job, alpha, sums, m, n, count); }
+};
+
+// What sums depend on: specifications that agree in it share their compiled code.
+template <class Element_, class Scale_, int Columns> struct Summed {
+    using Element = Element_;
+    using Scale = Scale_;
+    static constexpr int columns = Columns;
 };
 
 // E2M1 elements with E4M3 scales. Exact: operands are integers up to 12 * 229376 in doubles, and a chunk's sums stay
@@ -103,9 +117,8 @@ template <class A, class B, bool Exact> struct Small {
                 }
     }
 
-    static void gemm(GemmJob& job)
+    static void gemm(GemmJob& job, const Ending& finish)
     {
-        const Finish<A, B> finish(job);
         const Units units(&job.next, job.a.rows, job.b.rows, T, T, 1);
         Tile* const tile = new Tile;
         for (size unit; units.take(unit);) {
@@ -215,9 +228,8 @@ template <class A, class B, bool Exact> struct General {
         }
     }
 
-    static void gemm(GemmJob& job)
+    static void gemm(GemmJob& job, const Ending& finish)
     {
-        const Finish<A, B> finish(job);
         const Units units(&job.next, job.a.rows, job.b.rows, T, T, 1);
         Tile* const tile = new Tile;
         for (size unit; units.take(unit);) {
@@ -243,21 +255,27 @@ template <class A, class B, bool Exact> struct General {
     }
 };
 
-template <class A, class B> struct Gemm {
+template <class OfA, class OfB> struct Gemm {
+    template <class S> using summed = Summed<typename S::Element, typename S::Scale, S::columns>;
+    using A = summed<OfA>;
+    using B = summed<OfB>;
+    using Finishing = Finish<OfA, OfB>;
     template <class S> static constexpr bool small = same_type<typename S::Element::Format, e2m1> && same_type<typename S::Scale::Format, e4m3>;
     static constexpr size LONGEST = (1ull << 63) / (2752512ull * 2752512ull);  // sums of more could leave 64 bits
+
+    static Ending ending(const GemmJob& job) { return {job, Finishing::alpha(job), Finishing::write}; }
 
     template <bool Exact> static void sums(GemmJob& job)
     {
         if constexpr (small<A> && small<B> && A::columns <= 256)
-            if (!Exact || job.columns <= LONGEST) return Small<A, B, Exact>::gemm(job);
-        General<A, B, Exact>::gemm(job);
+            if (!Exact || job.columns <= LONGEST) return Small<A, B, Exact>::gemm(job, ending(job));
+        General<A, B, Exact>::gemm(job, ending(job));
     }
     static void exact(GemmJob& job) { sums<true>(job); }
     static void blockwise(GemmJob& job) { sums<false>(job); }
     static void finish(GemmJob& job)
     {
-        const Finish<A, B> result(job);
+        const Ending result = ending(job);
         const Units units(&job.next, job.a.rows, job.b.rows, 16, job.b.rows, 1);
         for (size unit; units.take(unit);)
             for (size m = unit * 16; m < unit * 16 + 16 && m < job.a.rows; ++m)

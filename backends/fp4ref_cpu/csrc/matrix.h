@@ -191,13 +191,13 @@ struct Units {
 };
 
 // Rows of at most half a strip of WIDTH elements are put side by side, `count` of them, `pitch` elements from one to the
-// next; a whole block of B elements of BITS bits takes whole bytes.
-template <int WIDTH, int B, int BITS> struct SideBySide {
+// next; a whole block of B elements takes whole bytes.
+template <int WIDTH, int B> struct SideBySide {
     int width, pitch, count;
 
-    explicit SideBySide(size columns) : width(0), pitch(WIDTH), count(1)  // 0 columns: one row at a time
+    SideBySide(size columns, int bits) : width(0), pitch(WIDTH), count(1)  // 0 columns: one row at a time
     {
-        if (B * BITS % 8 || columns == 0 || columns > WIDTH / 2) return;
+        if (B * bits % 8 || columns == 0 || columns > WIDTH / 2) return;
         width = (int)columns, pitch = (width + B - 1) / B * B, count = WIDTH / pitch;
     }
     bool fill_strips() const { return width == pitch && pitch * count == WIDTH; }

@@ -7,16 +7,17 @@
 
 namespace fp4ref_cpu {
 
-template <class S, class Raw> struct Loops {
+template <class S, class Raw, int STRIP = 1024> struct Loops {
     using In = typename input_type<S::flushes, Raw>::type;
     static constexpr int B = S::columns, R = S::rows, BITS = S::Element::Format::bits;
-    using Steps = Walk<Raw, In, B, R, BITS>;
+    using Steps = Walk<Raw, B, R, STRIP>;
     using StripScales = typename Steps::StripScales;
     using word = typename Steps::word;
     static constexpr int BLOCKS = Steps::BLOCKS, WIDTH = Steps::WIDTH;
     static constexpr word MAGNITUDE = Steps::MAGNITUDE;
 
     static constexpr bool by_row = S::global == Global::row;
+    static constexpr float least = S::flushes ? 0x1p-126f : 0.0f;
     // Whether an element is its product with a factor, which is 1 over the unit of an estimate but for seven roundings.
     template <class... A> static constexpr bool is_among = (same_type<typename S::Arithmetic, A> || ...);
     static constexpr bool has_product = is_among<arithmetic::te, arithmetic::te_division, arithmetic::te_python, arithmetic::te_python_division>;
@@ -27,9 +28,9 @@ template <class S, class Raw> struct Loops {
     static void quantize(QuantizeJob& job)
     {
         Found found;
-        Steps::quantize(job, {by_row, S::block_keeps_nan, transform(), &found, choose, codes});
+        Steps::quantize(job, {BITS, by_row, S::block_keeps_nan, least, transform(), &found, choose, codes});
     }
-    static void amax(AmaxJob& job) { Steps::amax(job, by_row, S::amax_keeps_nan, transform()); }
+    static void amax(AmaxJob& job) { Steps::amax(job, by_row, S::amax_keeps_nan, least, transform()); }
 
     static typename Steps::Transform transform()
     {

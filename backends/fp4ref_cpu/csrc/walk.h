@@ -47,8 +47,8 @@ struct Found {
 };
 
 // Tiles of TILE columns whose elements are not side by side, and strips of WIDTH columns gathered from them.
-// Raw: the type in memory. In: of what is quantized, after a transform.
-template <class Raw, class In, int LINES, int WIDTH> struct Tiles {
+// In: the type in memory, and of what is quantized, after a transform.
+template <class In, int LINES, int WIDTH> struct Tiles {
     using word = typename In::word;
     static constexpr int TILE = 16;  // columns gathered together
 
@@ -83,7 +83,7 @@ template <class Raw, class In, int LINES, int WIDTH> struct Tiles {
         if (transform) {
             alignas(64) float y[TILE][LINES];
             for (int c = 0; c < TILE; ++c)
-                for (int l = 0; l < LINES; ++l) y[c][l] = Raw::widen(tile.words[c][l]);
+                for (int l = 0; l < LINES; ++l) y[c][l] = In::widen(tile.words[c][l]);
             transform(y);
             for (int c = 0; c < TILE; ++c)
                 for (int l = 0; l < LINES; ++l) tile.words[c][l] = In::round(y[c][l]);
@@ -127,11 +127,10 @@ template <class Raw, class In, int LINES, int WIDTH> struct Tiles {
     }
 };
 
-// Raw: the type in memory. In_: of what is quantized, after a transform. B, R: columns and rows of a block. BITS of a code.
-template <class Raw, class In_, int B, int R, int BITS> struct Walk {
-    using In = In_;
+// In: the type in memory. B, R: columns and rows of a block. STRIP: elements of a strip, about.
+template <class In, int B, int R, int STRIP> struct Walk {
     using word = typename In::word;
-    static constexpr int BLOCKS = B >= 256 ? 4 : (1024 / B + 3) / 4 * 4;  // of a strip: whole groups of four scales
+    static constexpr int BLOCKS = B >= 256 ? 4 : (STRIP / B + 3) / 4 * 4;  // of a strip: whole groups of four scales
     static constexpr int WIDTH = BLOCKS * B;                             // elements of a strip, an even number
     static constexpr int ROWS = (31 / R + 1) * R;                        // rows of a unit where they are contiguous
     static constexpr int LINES = (127 / R + 1) * R;                      // and where they are gathered: long pieces
@@ -146,7 +145,7 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
         bool narrow;  // what `encode_narrow` needs holds for the whole strip
     };
 
-    using Gathering = Tiles<Raw, In, LINES, WIDTH>;
+    using Gathering = Tiles<In, LINES, WIDTH>;
     using Tile = typename Gathering::Tile;
     using Gathered = typename Gathering::Gathered;
     using Transform = typename Gathering::Transform;
@@ -154,8 +153,10 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
 
     // The numerics of a specification, for one strip of R rows.
     struct Numerics {
+        int bits;     // of a code
         bool by_row;  // every row has a maximum of its own
         bool block_keeps_nan;
+        float least;  // numbers below it are read as zeros
         Transform transform;
         Found* found;  // of this thread
         // largest: the maximum of each block, the first `used` of which count; A: of the tensor or row.
@@ -165,6 +166,13 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
     };
 
     static word larger_word(word a, word b) { return a > b ? a : b; }
+
+    // A magnitude as a float. Rules: NUM-5.
+    static float flushed(word magnitude, float least)
+    {
+        const float a = In::widen(magnitude);
+        return a < least ? 0.0f : a;
+    }
 
     // Maxima of neighbours, again and again until a block is one word. A NaN wins.
     template <int N> static void halve(const word* __restrict from, word* __restrict to, word mask)
@@ -268,7 +276,7 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
     }
 
     // The maxima of the blocks of a strip; true if one is a NaN.
-    [[gnu::noinline]] static bool maxima(const word* const (&x)[R], bool keeps_nan, float (&largest)[BLOCKS])
+    [[gnu::noinline]] static bool maxima(const word* const (&x)[R], bool keeps_nan, float least, float (&largest)[BLOCKS])
     {
         alignas(64) word amax[BLOCKS];
         bool nan;
@@ -280,7 +288,7 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
             nan = maxima_by_lanes(merged, amax);
             if (nan && !keeps_nan) of_rows(x, keeps_nan, amax);
         } else nan = of_rows(x, keeps_nan, amax);
-        for (int b = 0; b < BLOCKS; ++b) largest[b] = In::widen(amax[b]);
+        for (int b = 0; b < BLOCKS; ++b) largest[b] = flushed(amax[b], least);
         return nan;
     }
     static bool of_rows(const word* const (&x)[R], bool keeps_nan, word (&amax)[BLOCKS])
@@ -297,26 +305,27 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
         return nan;
     }
 
-    using Pieces = SideBySide<WIDTH, B, BITS>;
+    using Pieces = SideBySide<WIDTH, B>;
 
     // A strip of R rows, `width` elements of it in the matrix; or of `count` times R rows from `row` on, below `bottom`.
     [[gnu::noinline]] static void strip(const QuantizeJob& job, const Numerics& numerics, const word* const (&x)[R], size row, size bottom, size column, int width, const Pieces& pieces)
     {
         const Input& in = job.input;
         const float A = job.amax ? job.amax[numerics.by_row ? row : 0] : 0.0f;
-        const size pitch = (in.columns * BITS + 7) / 8;
+        const int bits = numerics.bits;
+        const size pitch = (in.columns * bits + 7) / 8;
         const int count = pieces.count, blocks = (width + B - 1) / B;
         const bool direct = width == WIDTH || (R == 1 && pieces.fill_strips() && row + count <= bottom);
         StripScales scales;
         alignas(64) float largest[BLOCKS];
-        const bool nan = maxima(x, numerics.block_keeps_nan, largest);
+        const bool nan = maxima(x, numerics.block_keeps_nan, numerics.least, largest);
         numerics.choose(x, largest, nan, A, count * blocks, *numerics.found, scales);
-        alignas(64) byte bytes[BLOCKS], all[WIDTH * BITS / 8], drawn[WIDTH];
+        alignas(64) byte bytes[BLOCKS], all[WIDTH], drawn[WIDTH];
         for (int b = 0; b < BLOCKS; ++b) bytes[b] = (byte)scales.byte[b];
         const bool flat = R == 1 && count > 1 && job.map.is_flat(blocks);
         if (flat) __builtin_memcpy(job.scales + job.map.row(row), bytes, (unsigned long)(bottom - row < count ? bottom - row : count) * (unsigned)blocks);
         for (int r = 0; r < R && row + r < bottom; ++r) {
-            byte* const out = job.data + (row + r) * pitch + column * BITS / 8;
+            byte* const out = job.data + (row + r) * pitch + column * bits / 8;
             const byte* random = job.random ? job.random + (row + r) * in.columns + column : nullptr;
             if (direct) ahead(x[r] + WIDTH / 2, WIDTH / 2);
             if (!direct && random) {
@@ -328,11 +337,11 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
             byte* const to = direct ? out : all;
             numerics.codes(x[r], scales, random, to);
             for (int p = 0; p < count && row + p * R + r < bottom; ++p) {
-                byte* const from = all + p * pieces.pitch * BITS / 8;
+                byte* const from = all + p * pieces.pitch * bits / 8;
                 if (!direct) {
-                    const int used = width * BITS % 8;  // bits of the last byte; the others are spare (PACK-2, PACK-5)
-                    if (used) from[width * BITS / 8] &= (byte)((1 << used) - 1);
-                    copy_row(out + p * R * pitch, from, (width * BITS + 7) / 8);
+                    const int used = width * bits % 8;  // bits of the last byte; the others are spare (PACK-2, PACK-5)
+                    if (used) from[width * bits / 8] &= (byte)((1 << used) - 1);
+                    copy_row(out + p * R * pitch, from, (width * bits + 7) / 8);
                 }
                 if (!flat) ScaleRow::of(job.scales, job.map, row + p * R + r).write(column / B, bytes + p * blocks, blocks);
             }
@@ -342,7 +351,7 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
     static void quantize(QuantizeJob& job, const Numerics& numerics)
     {
         const Input& in = job.input;
-        const Pieces pieces(numerics.by_row ? 0 : in.columns);
+        const Pieces pieces(numerics.by_row ? 0 : in.columns, numerics.bits);
         const bool straight = in.along.unit() && !numerics.transform, one = pieces.count == 1;
         const int lines = !straight ? LINES : one ? ROWS : SPAN / WIDTH * R * pieces.count;
         const Units units(&job.next, in.rows, in.columns, lines, SPAN);
@@ -430,7 +439,7 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
     }
 
     // Maxima over a unit, tensor or row. Rules: GLB-1, GLB-5.
-    static void amax(AmaxJob& job, bool by_row, bool keeps_nan, Transform transform)
+    static void amax(AmaxJob& job, bool by_row, bool keeps_nan, float least, Transform transform)
     {
         Input in = job.input;
         if (!by_row && !transform && in.along.unit() && !in.down.offsets && in.down.stride == in.columns)
@@ -450,7 +459,7 @@ template <class Raw, class In_, int B, int R, int BITS> struct Walk {
             else
                 gathered_maxima(in, transform, keeps_nan, largest, top, count, left, width);
             for (int l = 0; l < count; ++l) {
-                const float a = In::widen(largest[l]);
+                const float a = flushed(largest[l], least);
                 const unsigned bits = is_nan(a) ? 0x7fc00000u : bits_of(a);
                 if (by_row) raise(job.amax + top + l, bits);
                 all = larger(all, bits);

@@ -260,6 +260,11 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     if (SEARCHED) wait_for_previous_kernel();
     if (noop && *noop) return;
 
+    const auto keep = [&](unsigned member, float row_A, float column_A) {
+        if (!SCALED || (GROUPED ? thread : threadIdx.x)) return;
+        row_amax[member] = row_A;
+        if (HAS_COLUMN) column_amax[member] = column_A;
+    };
     // The tables of a member, and its maxima.
     const auto enter = [&](unsigned member, float row_A, float column_A, Present& present) {
         present.row_g = fp4ref::global_scale<S, In>(row_A);
@@ -269,10 +274,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
             if (POWERS || thread < 128) make_entry(row_table, POWERS ? thread : entry, present.row_g, false);
             else make_entry(column_table, entry, present.column_g, TRANSFORMED);
         }
-        if (SCALED && thread == 0) {
-            row_amax[member] = row_A;
-            if (HAS_COLUMN) column_amax[member] = column_A;
-        }
+        keep(member, row_A, column_A);
     };
     __shared__ Present of_team[GROUPED ? TEAMS : 1];
     Present whole = {column_data, column_scales, 0, down, rows / 2, 0.0f, 0.0f};
@@ -296,10 +298,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
                 else make_entry_of_two(team ? column_table : row_table, thread / 2, g, team && TRANSFORMED);
                 if (thread == 0) global_scales[team] = g;
             }
-            if (SCALED && threadIdx.x == 0) {
-                *row_amax = A.x;
-                if (HAS_COLUMN) *column_amax = A.y;
-            }
+            keep(0, A.x, A.y);
             __syncthreads();
             whole.row_g = global_scales[0], whole.column_g = global_scales[1];
         } else {

@@ -14,7 +14,8 @@
 using word = In::word;
 // Rows of long blocks take four of these, so that codes fill sectors of memory and scales words.
 constexpr bool WIDE = sizeof(word) == 2 && !HAS_COLUMN && S::rows == 1 && S::columns > 16;
-constexpr int TILE_ROWS = WIDE || sizeof(word) == 4 ? 64 : 128, TILE_COLUMNS = WIDE ? 128 : 64;
+constexpr bool WIDEST = WIDE && S::Element::Format::bits > 4;  // eight: linear scales leave in 8 bytes
+constexpr int TILE_ROWS = WIDEST ? 32 : WIDE || sizeof(word) == 4 ? 64 : 128, TILE_COLUMNS = WIDEST ? 256 : WIDE ? 128 : 64;
 // odd multiples of 16 bytes: no bank conflicts by row or column
 constexpr int PITCH = TILE_COLUMNS + 16 / sizeof(word);
 constexpr int ELEMENT_BITS = S::Element::Format::bits;
@@ -23,7 +24,7 @@ constexpr bool BOTH = HAS_ROW && HAS_COLUMN;
 constexpr bool HALF = fp4ref::same_type<In, fp4ref::float16>, LONG = S::columns > 16;
 constexpr bool PLAIN = !HALF && !LONG && !S::Search::enabled && !S::Element::stochastic && !S::has_hadamard;
 // Blocks of threads of a multiprocessor, as registers allow: it is the number of warps that bounds this kernel.
-constexpr int RESIDENT = ELEMENT_BITS == 4 ? (PLAIN ? 5 : HALF && LONG ? 2 : 4) : sizeof(word) == 4 || BOTH ? 4 : 5;
+constexpr int RESIDENT = ELEMENT_BITS == 4 ? (PLAIN ? 5 : HALF && LONG ? 2 : 4) : WIDEST ? 6 : sizeof(word) == 4 || BOTH ? 4 : 5;
 
 struct Target {
     byte* data;

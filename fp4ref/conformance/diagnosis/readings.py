@@ -22,13 +22,16 @@ from fp4ref.quantized import DirectionData
 from fp4ref.spec import Spec
 
 Bools = NDArray[np.bool_]
-FAILURES = (
+FAILURES = (  # of a mistake that means nothing for a case, or whose function, written by a user, is wrong
     Fp4Error,
-    ValueError,
-    IndexError,
+    ArithmeticError,
     AssertionError,
-    ZeroDivisionError,
-)  # of a mistake that means nothing for a case
+    AttributeError,
+    LookupError,
+    NameError,
+    TypeError,
+    ValueError,
+)
 
 
 FEW = 1 << 14  # scales of a matrix whose places are remembered

@@ -24,7 +24,7 @@ class Refuted:
         self.measured: list[Hypothesis] = []
 
     def of(self, mistakes: Sequence[str]) -> Refuted:
-        """Return what holds for a search that tries these mistakes."""
+        """Return the state of a search that tries these mistakes."""
         if mistakes == self.mistakes:
             return self
         other = Refuted(mistakes)

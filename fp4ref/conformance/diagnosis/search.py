@@ -206,7 +206,7 @@ class Search:
                 self.dead.add(own)
 
     def _key(self, hypothesis: Hypothesis) -> Hashable:
-        """Return what tells a hypothesis from others of any search for the same specification."""
+        """Return the key of a hypothesis among all searches for the same specification."""
         order = self._orders.get(id(hypothesis.kernel.transform))
         return self.tier, order, hypothesis.profile, hypothesis.names, hypothesis.scales.name
 

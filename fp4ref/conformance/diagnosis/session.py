@@ -232,7 +232,7 @@ class Session:
         return [h for h in found if h.explains_all(self.items, False)]
 
     def _measured_anew(self, parts: Sequence[Part]) -> list[Hypothesis]:
-        """Return what explained a few cases, with what was measured there measured in all cases, if it explains all."""
+        """Return the explanation of a few cases, measured anew in all cases, if it explains all."""
         tick = self._ticking(Share.WORDS)
         anew = (changed for found in self.earlier.measured for changed in measured_anew(found, parts, tick))
         return self._in_time(lambda: (one for one in anew if one.explains_all(self.items, False)))[:1]

@@ -221,7 +221,7 @@ def _require(
     """Make the checks of `fp4ref.quantize` on a tensor of the same rows and no columns."""
     arrays.require_input("explain", x)
     if x.ndim == 0:
-        raise ShapeError("explain", "a tensor without dimensions", "at least one", "NUM-4")
+        raise ShapeError("explain", "a tensor without dimensions", "at least one", "NUM-12")
     rows, columns = matrix_shape(x.shape)
     if not (0 <= element[0] < rows and 0 <= element[1] < columns):
         got = f"element [{element[0]}, {element[1]}]"

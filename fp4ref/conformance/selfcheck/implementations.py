@@ -24,7 +24,7 @@ from fp4ref.conformance.judge.result_stages import differing
 from fp4ref.conformance.run.machine import require_no_flush
 from fp4ref.conformance.selfcheck import others as selfcheck_others
 from fp4ref.conformance.selfcheck.report import SelfCheckReport
-from fp4ref.conformance.selfcheck.trials import BackendTrial, Expected, calls, trials
+from fp4ref.conformance.selfcheck.trials import BackendTrial, Expected, PlacedTrial, calls, trials
 from fp4ref.conformance.subjects.subject import golden
 from fp4ref.conformance.vectors import files as vectors
 from fp4ref.conformance.vectors import vector_runs
@@ -32,9 +32,8 @@ from fp4ref.conformance.vectors.files import VectorFile
 from fp4ref.conformance.vectors.placing import fetched, placed, placed_result
 from fp4ref.conformance.vectors.subjects import ApiSubject, GoldenSubject
 from fp4ref.conformance.vectors.text import Mismatch, mismatched_words, pattern_words
-from fp4ref.layout import layout
 from fp4ref.model import dequantize as model_dequantize
-from fp4ref.quantized import DirectionData, Quantized
+from fp4ref.quantized import Quantized
 from fp4ref.registry import Call
 from fp4ref.rules import is_of
 
@@ -111,7 +110,11 @@ def _run_without_looking(name: str, files: Sequence[VectorFile]) -> None:
         if not backend.unserved(trial.calls[0]):
             given = trial.case.encoded
             with suppress(Exception):
-                q = _result(name, trial) if given is None else placed_result(_stored(trial, given), name)
+                q = (
+                    _result(name, trial)
+                    if given is None
+                    else placed_result(_stored(trial, PlacedTrial(given, trial.order)), name)
+                )
                 api.dequantize(q, trial.to, trial.case.direction, backend=name)
     for check in selfcheck_others.checks(name):
         _guarded(check.run)
@@ -175,13 +178,13 @@ def _with_golden(tell: Callable[[str], None], wanted: bool) -> Iterator[tuple[Ba
             tell(f"aimed cases: {last}")
         data = golden(case)
         values = model_dequantize.dequantize(data, case.matrix, case.spec, INPUT_DTYPES[trial.to], case.x.dtype)
-        yield trial, Expected(data, values)
+        yield trial, Expected(PlacedTrial(data, trial.order), values)
 
 
 def _run_trial(report: SelfCheckReport, name: str, trial: BackendTrial, expected: Expected) -> None:
     backend, case = registry.backends()[name], trial.case
     if "quantize" in backend.operations and case.encoded is None and _served(report, name, trial.calls[0]):
-        found = _guarded(lambda: _quantized(name, trial, expected.data))
+        found = _guarded(lambda: _quantized(name, trial, expected))
         report.add(name, trial.id, trial.rules, found, blamed(trial.rules, found))
     if "dequantize" in backend.operations and _served(report, name, trial.calls[1]):
         rules = dequantizing(case.spec, case.direction)
@@ -203,16 +206,16 @@ def _result(name: str, trial: BackendTrial) -> Quantized:
     return api.quantize(x, case.spec, case.direction, trial.scale_layout, case.amax, bits, name)
 
 
-def _quantized(name: str, trial: BackendTrial, expected: DirectionData) -> list[Mismatch]:
+def _quantized(name: str, trial: BackendTrial, expected: Expected) -> list[Mismatch]:
     """Return the places at which a backend's bytes differ from the golden model's. Rules: CNF-1, CNF-3."""
     case, q = trial.case, _result(name, trial)
     got = q.direction(case.direction)[0].mapped(fetched)
-    if _same(got, expected._replace(scales=layout(trial.scale_layout).from_linear(expected.scales))):
+    if _same(got, expected.placed.stored):
         return []
-    found = compare(case.x, case.spec, case.direction, trial.scale_layout, got, expected, keep=1)
+    found = compare(case.x, case.spec, case.direction, trial.scale_layout, got, expected.placed.data, keep=1)
     if found.equal:  # the same numbers in another type, or NaN of another sign where that is free
         types = [str(np.asarray(part).dtype) for part in got if part is not None]
-        wanted = [str(part.dtype) for part in expected if part is not None]
+        wanted = [str(part.dtype) for part in expected.placed.data if part is not None]
         return [] if types == wanted else [Mismatch("type", (), "", " ".join(wanted), " ".join(types))]
     for difference in found.differences:
         place, value = (difference.row, difference.column), f"{difference.bits} ({difference.value:.9g})"
@@ -244,17 +247,16 @@ def _dequantized(name: str, trial: BackendTrial, expected: Expected) -> list[Mis
 
     Rules: CNF-1, CNF-47, DEQ-6, LAY-6.
     """
-    q = placed_result(_stored(trial, expected.data), name)
+    q = placed_result(_stored(trial, expected.placed), name)
     values = fetched(api.dequantize(q, trial.to, trial.case.direction, backend=name))
     wanted = expected.values.reshape(values.shape)
     right = values.dtype == wanted.dtype and not differing(values, wanted).any()
     return [] if right else mismatched_words("values", values, pattern_words(wanted))
 
 
-def _stored(trial: BackendTrial, data: DirectionData) -> Quantized:
+def _stored(trial: BackendTrial, kept: PlacedTrial) -> Quantized:
     """Return bytes with linear scales as a result in the trial's layout, with poisoned padding."""
-    case, order = trial.case, layout(trial.scale_layout)
-    inside = order.valid(*data.scales.shape)
-    part = data._replace(scales=np.where(inside, order.from_linear(data.scales), np.uint8(POISON)))
+    case = trial.case
+    part = kept.data._replace(scales=np.where(kept.inside, kept.stored.scales, np.uint8(POISON)))
     pair = (part, None) if case.direction == "row" else (None, part)
     return Quantized(case.spec, case.x.shape, case.x.dtype.name, trial.scale_layout, *pair)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.families import FAMILIES, Case, Reach, case_of, members
 from fp4ref.conformance.families.variants import Topic
-from fp4ref.layout import layout, scale_layouts
+from fp4ref.layout import Layout, layout, scale_layouts
 from fp4ref.quantized import DIRECTIONS, DirectionData
 from fp4ref.registry import Call
 from fp4ref.spec import Spec
@@ -58,16 +60,21 @@ class BackendTrial:
         """The trial's distinguishing settings."""
         return f"{self.case.spec.name}/{self.case.id}/{self.scale_layout}"
 
+    @cached_property
+    def order(self) -> Layout:
+        """The layout of the scales."""
+        return layout(self.scale_layout)
+
     @property
     def rules(self) -> tuple[str, ...]:
         """Rules of the case and of the layout."""
-        return *self.case.rules, *layout(self.scale_layout).rules
+        return *self.case.rules, *self.order.rules
 
-    @property
+    @cached_property
     def calls(self) -> tuple[Call, Call]:
         """The call that quantizes and the call that dequantizes, without shapes."""
         spec, source, direction = self.case.spec, self.case.x.dtype.name, self.case.direction
-        quantize = Call("quantize", spec, source, direction, layout=layout(self.scale_layout))
+        quantize = Call("quantize", spec, source, direction, layout=self.order)
         return quantize, replace(quantize, operation="dequantize", to=self.to)
 
 
@@ -75,8 +82,26 @@ class BackendTrial:
 class Expected:
     """The golden model's bytes of a case, and the values that they stand for."""
 
-    data: DirectionData
+    placed: PlacedTrial
     values: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class PlacedTrial:
+    """Bytes with linear scales, and the layout in which a trial stores these."""
+
+    data: DirectionData
+    order: Layout
+
+    @cached_property
+    def stored(self) -> DirectionData:
+        """The bytes with their scales in the layout."""
+        return self.data._replace(scales=self.order.from_linear(self.data.scales))
+
+    @cached_property
+    def inside(self) -> NDArray[np.bool_]:
+        """Which units of the stored scales are scales, not padding."""
+        return self.order.valid(*self.data.scales.shape)
 
 
 def specs() -> list[Spec]:
@@ -86,7 +111,7 @@ def specs() -> list[Spec]:
 
 def trials() -> Iterator[BackendTrial]:
     """Yield the families under every specification; directions, types and layouts take turns."""
-    turn, number = itertools.count(), itertools.count()
+    turn, number, orders = itertools.count(), itertools.count(), scale_layouts()
     for index, spec in enumerate(specs()):
         for family in FAMILIES.values():
             searched = family.name in WITNESSES
@@ -101,7 +126,6 @@ def trials() -> Iterator[BackendTrial]:
                 transformed = spec.hadamard and direction == "column"
                 for member in members(family, spec, "bfloat16" if transformed else dtype, direction, REACH):
                     count = next(number)
-                    orders = scale_layouts()
                     places = orders[count % len(orders)].name, dtypes[count % 7 % len(dtypes)]
                     yield BackendTrial(case_of(family, member, spec, direction), *places)
 

@@ -113,13 +113,16 @@ class Effect:
     """The bytes of a mistake on small aimed cases.
 
     changes: how many cases of a family have other bytes than the specification's; cases: all that were tried. alike:
-    other mistakes that make the same bytes in each of them.
+    other mistakes that make the same bytes in each of them. failures: how many cases it makes no bytes of, because it
+    raises an error; error: the first one.
     """
 
     spec: str
     cases: int
     changes: dict[str, int]
     alike: tuple[str, ...]
+    failures: int = 0
+    error: str = ""
 
 
 def mistake_named(name: str) -> Mistake | None:
@@ -142,11 +145,15 @@ def effect(mistake: Mistake, spec: Spec) -> Effect:
         )
     directions = DIRECTIONS if spec.hadamard else DIRECTIONS[:1]
     tried = [case for case in cases(spec, directions=directions) if 0 < case.x.size <= SMALL]
-    made = [(exhibit, _made(wrong, exhibit)) for exhibit in map(Exhibit, tried)]
-    differs = [own != _made(right, exhibit) for exhibit, own in made]
-    changes = Counter(case.family for case, other in zip(tried, differs, strict=True) if other)
+    every = [(case, exhibit := Exhibit(case), _made(wrong, exhibit), _made(right, exhibit)) for case in tried]
+    errors = [found for *_, own, expected in every if (found := _failure(own, expected))]
+    failed = len(errors), errors[0] if errors else ""
+    whole = [each for each in every if not _failure(*each[2:])]
+    made = [(exhibit, own) for _, exhibit, own, _ in whole]
+    differs = [own != expected for *_, own, expected in whole]
+    changes = Counter(case.family for case, *_ in compress(whole, differs))
     if not changes:
-        return Effect(spec.name, len(tried), {}, ())
+        return Effect(spec.name, len(tried), {}, (), *failed)
     ordered = [*compress(made, differs), *compress(made, map(not_, differs))]  # a wrong one is refuted soon
     others = ((other.name, _applied(other, right)) for other in MISTAKES if other is not mistake)
     alike = [
@@ -154,14 +161,22 @@ def effect(mistake: Mistake, spec: Spec) -> Effect:
         for name, kernel in others
         if kernel is not None and all(_made(kernel, exhibit) == own for exhibit, own in ordered)
     ]
-    return Effect(spec.name, len(tried), dict(changes), tuple(alike))
+    return Effect(spec.name, len(tried), dict(changes), tuple(alike), *failed)
+
+
+def _failure(own: Any, expected: Any) -> str:
+    """Return why a mistake's bytes are no result: an error in their place, or another number; empty if they are one."""
+    if isinstance(own, Exception):
+        return f"{type(own).__name__}: {own}"
+    sizes = [[len(part) for part in parts if part is not None] for parts in (own, expected)]
+    return "" if sizes[0] == sizes[1] else f"{sum(sizes[0])} bytes, not {sum(sizes[1])}"
 
 
 def _made(kernel: Kernel, exhibit: Exhibit) -> Any:
-    """Return the bytes that a kernel makes; None where it fails."""
+    """Return the bytes that a kernel makes, or the error that it raises."""
     try:
         side = scale_side(kernel, exhibit, EVERY)
         amax = None if side.amax is None else side.amax.tobytes()
         return amax, side.scales.tobytes(), code_side(kernel, side).tobytes()
-    except FAILURES:
-        return None
+    except FAILURES as error:
+        return error

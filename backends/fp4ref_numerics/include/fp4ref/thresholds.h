@@ -102,7 +102,7 @@ template <class S> FP4_API unsigned threshold(unsigned k, float guess, const Sca
     const auto reached = [&](unsigned pattern) { return (unsigned)reaches<S>(k, pattern, scale, g); };
     const unsigned below = reached(p - 2), above = reached(p + 2);
     const unsigned found = p + 2 - reached(p + 1) - reached(p) - reached(p - 1);
-    return inside & (above > below) ? found : 0;
+    return (inside & (above > below)) ? found : 0;
 }
 
 // The entry of four thresholds, 0 for one that is none; `up` is added to every pattern that it will be compared with.

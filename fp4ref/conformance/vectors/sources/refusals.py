@@ -59,7 +59,7 @@ def refused_groups() -> list[Json]:
         ),
         ("BLK-1", "an empty block", {"block": (0, 16)}, NVFP4),
     )
-    no_axis = test("Refused", "no axis", dtype="float32", shape=[], x=[one], expected=refused("ShapeError", "NUM-4"))
+    no_axis = test("Refused", "no axis", dtype="float32", shape=[], x=[one], expected=refused("ShapeError", "NUM-12"))
     amaxes = [
         ask("a negative amax", "DomainError", "GLB-4", amax=format_words(floats([-1.0]))),
         ask("a NaN amax", "DomainError", "GLB-4", amax=format_words(floats([math.nan]))),
@@ -77,7 +77,7 @@ def refused_groups() -> list[Json]:
     nearest = ask("random bits for nearest rounding", "DomainError", "SR-1", random_bits=["00" * 16] * 2)
     groups: tuple[tuple[str, str | Json, list[Json]], ...] = (
         ("NUM-3", "nvfp4", [other("float64"), other("int32"), other("uint8")]),
-        ("NUM-4", "nvfp4", [no_axis]),
+        ("NUM-12", "nvfp4", [no_axis]),
         ("GLB-4", "nvfp4", amaxes),
         ("GLB-4 GLB-5", "nvfp4-row-scaled", [ask("one amax for two rows", "ShapeError", "GLB-4", amax=one)]),
         ("GLB-6", "mxfp4", [ask("an amax without a global scale", "DomainError", "GLB-6", amax=one)]),

@@ -1,0 +1,87 @@
+"""Quantize other tensors of a kind by the programs of the first call, and what was given with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fp4ref.quantized import DirectionData, Directions
+from fp4ref.registry import Call
+from fp4ref_cuda import buffers, programs
+from fp4ref_cuda.paths import NOTHING
+
+NONE = Directions()
+
+
+def one_direction(
+    call: Call,
+    x: Any,
+    amax: Any,
+    random_bits: Any,
+    out: DirectionData | None,
+    noop: Any,
+    otherwise: Callable[..., DirectionData],
+) -> Callable[..., DirectionData] | None:
+    """Return a function that fills one direction. otherwise: serves calls for which no program was recorded."""
+    bound = programs.bind("quantize", call, [x, noop, *of_one(_there(x, amax), random_bits, out)])
+    if bound is None:
+        return None
+
+    def again(
+        x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None, noop: Any = None
+    ) -> DirectionData:
+        alone = amax is None and random_bits is None and out is None
+        parts = bound(x) if alone else bound(x, noop, *of_one(_there(x, amax), random_bits, out))
+        return DirectionData(*parts) if parts else otherwise(call, x, amax, random_bits, out, noop)
+
+    return again
+
+
+def both_directions(
+    call: Call,
+    x: Any,
+    amax: Directions,
+    random_bits: Directions,
+    out: Directions,
+    noop: Any,
+    otherwise: Callable[..., Any],
+) -> Callable[..., tuple[DirectionData, DirectionData]] | None:
+    """Return the same for both directions."""
+    bound = programs.bind("quantize", call, [x, noop, *of_both(_both_there(x, amax), random_bits, out)])
+    if bound is None:
+        return None
+
+    def again(
+        x: Any, amax: Directions = NONE, random_bits: Directions = NONE, out: Directions = NONE, noop: Any = None
+    ) -> tuple[DirectionData, DirectionData]:
+        if amax is NONE and random_bits is NONE and out is NONE:
+            parts = bound(x)
+        else:
+            parts = bound(x, noop, *of_both(_both_there(x, amax), random_bits, out))
+        if parts is None:
+            row, column = otherwise(call, x, amax, random_bits, out, noop)
+            return row, column
+        return DirectionData(*parts[:3]), DirectionData(*parts[3:])
+
+    return again
+
+
+def of_one(amax: Any, random_bits: Any, out: DirectionData | None) -> tuple[Any, ...]:
+    """Return the arrays that a call may be given for one direction, in the order that programs know."""
+    return (amax, random_bits, *(out or NOTHING))
+
+
+def of_both(amax: Directions, random_bits: Directions, out: Directions) -> tuple[Any, ...]:
+    """Return the same of both directions, rows first."""
+    return of_one(amax.row, random_bits.row, out.row) + of_one(amax.column, random_bits.column, out.column)
+
+
+def _there(x: Any, amax: Any) -> Any:
+    """Return maxima on the tensor's device; those in the CPU's memory are copied."""
+    return buffers.torch_on(x.get_device()).upload(amax) if type(amax) is np.ndarray else amax
+
+
+def _both_there(x: Any, amax: Directions) -> Directions:
+    return Directions(_there(x, amax.row), _there(x, amax.column))

@@ -1,0 +1,90 @@
+"""NVFP4 tensors made and filled as others of their kind were, with nothing decided again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fp4ref import api
+from fp4ref.given import Arguments
+from fp4ref.quantized import DirectionData, Directions, Parts, Quantized
+from fp4ref.te import swizzle
+from fp4ref.te.dtypes import dtype_name
+from fp4ref.te.nvfp4_settings import DIRECTIONS_OF
+
+
+def made_again(quantizer: Any, tensor: Tensor) -> Callable[[Tensor, Any], Any] | None:
+    """Return a function that makes other tensors of a kind, with their scales where the quantizer moves them."""
+    asked = quantizer.asked(tensor)
+    if asked is None or not tensor.is_contiguous():
+        return None
+    matrix, (spec, directions, _), _ = asked
+    how, flat = (spec, directions, _layout(quantizer)), tensor.dim() == 2
+    settings, of, device = quantizer.settings(quantizer.optimize_for_gemm), _facts(tensor), tensor.device
+    if not quantizer.stochastic_rounding:
+        repeat = api.quantize_again(tensor.view(matrix), *how)
+        return repeat and (lambda x, quantizer: quantizer.made(repeat(x if flat else x.view(matrix)), settings, of))
+    given = Arguments(random_bits=_bytes_like(quantizer, matrix, device))
+    drawing = api.quantize_again(tensor.view(matrix), *how, given)
+    if drawing is None:
+        return None
+
+    def again(x: Tensor, quantizer: Any) -> Any:
+        bits = quantizer.random_bytes(matrix, device)
+        return quantizer.made(drawing(x if flat else x.view(matrix), None, bits), settings, of)
+
+    return again
+
+
+def filled_again(
+    quantizer: Any, tensor: Tensor, dst: Any, skip: Tensor | None
+) -> Callable[[Tensor, Any, Any, Tensor | None], None] | None:
+    """Return a function that fills other tensors of a kind; None where amaxes are reduced, and for no elements."""
+    usages = quantizer.rowwise_usage, quantizer.columnwise_usage
+    directions = DIRECTIONS_OF[usages]
+    if directions is None or not tensor.numel() or quantizer.with_amax_reduction or not tensor.is_contiguous():
+        return None
+    shape, device, draws = tuple(tensor.shape), tensor.device, quantizer.stochastic_rounding
+    matrix, lie = (math.prod(shape[:-1]), shape[-1]), _layout(quantizer)
+    spec = quantizer.spec(tensor.dtype, shape)
+    out = Quantized(spec, matrix, dtype_name(tensor.dtype), lie, *buffers(dst, matrix, *usages))
+    given = Arguments(None, _bytes_like(quantizer, matrix, device) if draws else None, out, skip)
+    repeat, flat = api.quantize_again(tensor.view(matrix), spec, directions, lie, given), len(shape) == 2
+    if repeat is None:
+        return None
+
+    def again(x: Tensor, quantizer: Any, dst: Any, skip: Tensor | None) -> None:
+        bits = quantizer.random_bytes(matrix, device) if draws else None
+        repeat(x if flat else x.view(matrix), None, bits, Directions(*buffers(dst, matrix, *usages)), skip)
+
+    return again
+
+
+def buffers(dst: Any, matrix: tuple[int, int], rowwise: bool, columnwise: bool) -> Parts:
+    """Return the buffers of a tensor's directions in use."""
+    held, row, column = dst.__dict__, None, None
+    if rowwise:
+        codes = held["_rowwise_data"]
+        packed = codes if codes.dim() == 2 else codes.view(matrix[0], matrix[1] // 2)
+        row = DirectionData(packed, held["_rowwise_scale_inv"], held["_amax_rowwise"])
+    if columnwise:
+        column = DirectionData(held["_columnwise_data"], held["_columnwise_scale_inv"], held["_amax_columnwise"])
+    return row, column
+
+
+def _layout(quantizer: Any) -> str:
+    return swizzle.GEMM if quantizer.optimize_for_gemm else swizzle.COMPACT
+
+
+def _facts(tensor: Tensor) -> tuple[torch.dtype, torch.Size, torch.device]:
+    return tensor.dtype, tensor.shape, tensor.device
+
+
+def _bytes_like(quantizer: Any, matrix: tuple[int, int], device: torch.device) -> Directions:
+    """Return memory of the kind that random bytes have, with none drawn."""
+    used = (quantizer.rowwise_usage, matrix), (quantizer.columnwise_usage, matrix[::-1])
+    return Directions(*(torch.empty(shape, dtype=torch.uint8, device=device) if use else None for use, shape in used))
