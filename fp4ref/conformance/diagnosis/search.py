@@ -19,14 +19,13 @@ from fp4ref.conformance.diagnosis.evidence import SMALL, Item, Part
 from fp4ref.conformance.diagnosis.hypotheses import AFTER_SCALES, Hypothesis, pairs, similar, together
 from fp4ref.conformance.diagnosis.likely_pairs import likeliest
 from fp4ref.conformance.diagnosis.marks import Tier
-from fp4ref.conformance.diagnosis.measured.own_digits import own_order
+from fp4ref.conformance.diagnosis.measured.own_digits import named_places
 from fp4ref.conformance.diagnosis.support import tellable
 from fp4ref.conformance.mistakes.data_readers import ALL_DATA_READERS, DATA_READERS, LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, digit_readers, scale_readers
 from fp4ref.conformance.mistakes.record import Mistake
 from fp4ref.conformance.mistakes.transforms import other_orders
-from fp4ref.layout import STANDARD_LAYOUTS, scale_layouts
 from fp4ref.spec import Spec
 
 PAIR = 2  # causes together
@@ -118,14 +117,10 @@ class Search:
 
     @cached_property
     def _readers(self) -> list[ScaleReader]:
-        """The named places of scales, and the declared digits in another order before layouts that others have."""
+        """The named places of scales, in the order in which they are told."""
         declared = self.items[0].declared
-        own = None if self.scales_right else own_order(declared, self.starts[0].kernel, self.parts)
-        named = list(scale_readers(declared))
-        if own is None:
-            return named
-        strangers = {f"layout-{form.name}" for form in scale_layouts(field=True) if form not in STANDARD_LAYOUTS}
-        return sorted([own, *named], key=lambda reader: (reader.name in strangers, reader is own))
+        right = self.scales_right
+        return list(scale_readers(declared)) if right else named_places(declared, self.starts[0].kernel, self.parts)
 
     def _doubled(self, changed: Hypothesis) -> bool:
         """Return True if two causes would have made scale bytes that are right without either of them."""

@@ -14,19 +14,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fp4ref.conformance.diagnosis.evidence import LARGE, Part
+from fp4ref.conformance.diagnosis.evidence import Part
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.readers import ScaleReader
+from fp4ref.conformance.mistakes.readers import ScaleReader, scale_readers
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.mistakes.tile_places import Offsets
 from fp4ref.errors import Fp4Error
 from fp4ref.formats import Codes
-from fp4ref.layout import STANDARD_LAYOUTS, Layout, Term
+from fp4ref.layout import STANDARD_LAYOUTS, Layout, Term, scale_layouts
 
 Order = tuple[Term, ...]  # the fastest first
 LEAST = 3  # digits: of two, the other order is the transposed matrix
 MOST = 6  # digits of which every order is tried; of more, those in which one or two have another place
 CASES, WRONG, OTHERS = 16, 96, 32  # cases that are looked at, and scales of each: wrong ones, and any
+LARGEST = 1 << 19  # elements of a case, if there are such
 FITS = 0.9  # the least share of these scales that a change makes
 SEED = 20261129
 
@@ -53,6 +54,15 @@ class Seen(NamedTuple):
             running *= self.radices[term[:2]]
         inside = offset < self.size
         return float(np.mean(inside & (self.stored[self.start + np.minimum(offset, self.size - 1)] == self.wanted)))
+
+
+def named_places(declared: Layout, kernel: Kernel, parts: Sequence[Part]) -> list[ScaleReader]:
+    """Return the named places of scales; the declared digits in another order come before layouts that others have."""
+    named, own = list(scale_readers(declared)), own_order(declared, kernel, parts)
+    if own is None:
+        return named
+    strangers = {f"layout-{form.name}" for form in scale_layouts(field=True) if form not in STANDARD_LAYOUTS}
+    return sorted([own, *named], key=lambda reader: (reader.name in strangers, reader is own))
 
 
 def own_order(declared: Layout, kernel: Kernel, parts: Sequence[Part]) -> ScaleReader | None:
@@ -131,8 +141,10 @@ def _seen(declared: Layout, kernel: Kernel, parts: Sequence[Part]) -> Seen | Non
     """Return some scales of some cases, mostly wrong ones."""
     random = np.random.default_rng(SEED)
     rows, blocks, shapes, buffers, wanted = [], [], [], [], []
-    usable = [part for part in parts if part.whole and part.count > 1 and part.item.size <= LARGE]
-    for part in sorted(usable, key=lambda part: part.item.equal)[:CASES]:
+    wholes = sorted((part for part in parts if part.whole and part.count > 1), key=lambda part: part.item.size)
+    usable = [part for part in wholes if part.item.size <= LARGEST] or wholes[:1]
+    usable.sort(key=lambda part: (part.item.equal, -part.item.size))  # of one tile, many orders are alike
+    for part in usable[:CASES]:
         item, got, side = part.item, part.declared_scales, part.side(kernel)
         if got is None or side is None or got.shape != side.scales.shape:
             continue
@@ -179,7 +191,7 @@ def _reader(declared: Layout, order: Order) -> ScaleReader | None:
     changed = [(before[term[:2]], term) for term in order if term != before[term[:2]]]
     said += [_turn(declared, *pair) for pair in changed]
     name = ".".join(_word(declared, term) for term in order)
-    return ScaleReader(f"layout-digits-{name}", Slot.LAYOUT, " and ".join(said), partial(_place, form))
+    return ScaleReader(f"layout-digits-{name}", Slot.LAYOUT, ", and ".join(said), partial(_place, form))
 
 
 def _across(declared: Layout, order: Order) -> str:
