@@ -1,4 +1,4 @@
-"""A layout's own digits in another order, or with another XOR, are named in words."""
+"""A layout's own digits in another order, or with another XOR, are named, and so is another bias of a format."""
 
 import dataclasses
 
@@ -8,9 +8,10 @@ import pytest
 import fp4ref
 from fp4ref.conformance.diagnosis.diagnose import diagnose
 from fp4ref.conformance.diagnosis.measured import own_digits
-from fp4ref.formats import Rounding
+from fp4ref.conformance.mistakes.biases import biases
+from fp4ref.formats import Codec, Format, Rounding
 from fp4ref.layout import LAYOUTS, Layout
-from fp4ref.specs import NVFP4
+from fp4ref.specs import MXFP6_E2M3, NVFP4
 
 AXES, PLAIN = "m(8,4,*) k(8,*): ", "m(32,4,*) k(4,*): "
 DOWN = Layout("test.down", AXES + "k0^m0 m0 m1 m2 k1")
@@ -94,3 +95,20 @@ def test_other_mistakes_may_join(declared):
 @pytest.mark.parametrize("text", ["m(*) k(*): k0 m0", "m(8,*) k(*): k0 |16 m0 m1"])
 def test_layouts_of_two_digits_or_with_gaps_have_no_other_order(text):
     assert not own_digits._changes(Layout("test.other", text))
+
+
+@pytest.mark.rule("CNF-2", "SPC-7")
+def test_another_bias_of_an_own_format_is_one_mistake():
+    form = Format("test.e2m3", 2, 3, bias=3, codes=32)
+    declared, made = (
+        MXFP6_E2M3.replace(name="test.mx", element=Codec(format=dataclasses.replace(form, bias=bias), nan=(0x1F, 0x1F)))
+        for bias in (3, 2)
+    )
+    linear = LAYOUTS["linear"]
+    evidence = [stored(made, linear, linear, shape) for shape in SHAPES]
+    found = diagnose(declared, "linear", evidence)
+    first, other = found.explanations  # twice as large values have scales half as large, and the same codes
+    assert first.text == "elements have the exponent bias 2 instead of 3"
+    assert other.text.startswith("scale bytes are one too small")
+    assert first.causes[0].breaks == ("SPC-7",)
+    assert not biases(MXFP6_E2M3)

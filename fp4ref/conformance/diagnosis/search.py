@@ -21,6 +21,7 @@ from fp4ref.conformance.diagnosis.likely_pairs import likeliest
 from fp4ref.conformance.diagnosis.marks import Tier
 from fp4ref.conformance.diagnosis.measured.own_digits import named_places
 from fp4ref.conformance.diagnosis.support import tellable
+from fp4ref.conformance.mistakes.biases import biases
 from fp4ref.conformance.mistakes.data_readers import ALL_DATA_READERS, DATA_READERS, LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, digit_readers, scale_readers
@@ -58,7 +59,7 @@ class Search:
     @cached_property
     def mistakes(self) -> list[Mistake]:
         """The known mistakes that may count here."""
-        return tellable(self.items, special=self.special)
+        return [*biases(self.spec), *tellable(self.items, special=self.special)]
 
     @cached_property
     def starts(self) -> list[Hypothesis]:

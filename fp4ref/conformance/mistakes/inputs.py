@@ -154,7 +154,7 @@ SPECIAL = (
     ),
     (
         "nan-payload",
-        "only a NaN with no other bit of the mantissa set than the highest is one, others are infinities",
+        "a NaN of whose mantissa another bit than the highest is set is taken as an infinity",
         _with_payload,
         np.inf,
     ),
