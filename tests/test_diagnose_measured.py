@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from fp4ref.conformance.diagnosis.evidence import Item
+from fp4ref.conformance.diagnosis.measured.amax import bounded_amax
 from fp4ref.conformance.diagnosis.measured.bits import _source
 from fp4ref.conformance.diagnosis.measured.floors import floors
 from fp4ref.conformance.diagnosis.measured.maps import byte_maps, code_map, factor_of_elements, mapped
 from fp4ref.conformance.diagnosis.measured.missing import missing_codes, missing_scales
 from fp4ref.conformance.diagnosis.measured.order import element_orders, fitted, scale_orders, smallest
+from fp4ref.conformance.diagnosis.measured.scales import _rounded
 from fp4ref.conformance.diagnosis.measured.specials import measured_specials
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
@@ -22,11 +24,11 @@ RNG = np.random.default_rng(7)
 FAMILIES = ("positions", "normal", "layout", "nan", "inf", "zero-blocks", "scale-underflow")
 
 
-def items(spec, change=lambda q: q):
+def items(spec, change=lambda q: q, families=FAMILIES):
     """Evidence of a kernel whose bytes are changed after it."""
     order = layout("tiled_128x4")
     found = []
-    for case in cases(spec, dtypes=("float32",), families=FAMILIES):
+    for case in cases(spec, dtypes=("float32",), families=families):
         with np.errstate(all="ignore"):
             q = quantize(case.x, spec, "row", case.amax)
         changed = change(q._replace(scales=order.from_linear(q.scales)))
@@ -124,6 +126,28 @@ def test_whose_bits_are_used():
     low, high = np.where(used >= needed, needed, -np.inf), np.where(used < needed, needed, np.inf)
     assert _source([(drawn, low, high)], 2) == [0, 0]
     assert _source([(drawn[::-1], low, high)], 2) is None
+
+
+def test_a_bound_of_maxima_is_a_special_rule_where_it_meets_zeros_alone():
+    """A floor that only tensors of zeros reach is learnt from what is returned for them."""
+
+    def floor(q):
+        return q._replace(amax=np.maximum(q.amax, np.float32(2.0**-40)))
+
+    with np.errstate(all="ignore"):
+        evidence = items(NVFP4, floor, families=("normal", "zero-tensor"))
+        found = next(measured_specials(kernel_of(NVFP4), evidence, DECLARED, LOW_FIRST))
+    assert found.text == "amax is clamped below at 9.09495e-13, and returned so"
+    assert found.special
+    assert bounded_amax(kernel_of(NVFP4), items(NVFP4, families=("normal", "zero-tensor"))) is None
+
+
+def test_between_boundaries_that_were_seen_the_codec_rounds():
+    """What was never seen is the codec's value, as far as it is between its seen neighbours."""
+    first, last, values = (np.array(one, np.float32) for one in ([1, 2, 4], [1.5, 3, 5], [10, 20, 40]))
+    t = np.array([0, 0.5, 1.25, 1.75, 2, 3.5, 4, 6], np.float32)
+    made = _rounded(first, last, values, lambda t: t * 12, t)
+    assert made.tolist() == [0, 6, 10, 20, 20, 40, 40, 72]
 
 
 def test_special_values_are_read_off():

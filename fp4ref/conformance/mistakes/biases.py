@@ -18,7 +18,8 @@ NEAR = (-1, 1, -2, 2, -3, 3)  # differences from the declared bias
 def biases(spec: Spec) -> list[Mistake]:
     """Return the mistakes that a specification's elements have another bias, in the maxima's scales and in the codes.
 
-    None for a format of the standard: its kernels have no bias to set, and a factor of two in the scales says the same.
+    A format of the standard has none of them: its kernels have no bias to set, and a factor of two in the scales says
+    the same.
     """
     form = spec.element.format
     return [] if form in STANDARD or not form.exponent_bits else [_other(form, by) for by in NEAR]

@@ -32,7 +32,7 @@ FITS = 0.9  # the least share of these scales that a change makes
 SEED = 20261129
 
 
-class Seen(NamedTuple):
+class Sampled(NamedTuple):
     """Scales of some cases: their digits and the radices of these by (axis, digit), and what is stored.
 
     start, size: of the case's buffer within `stored`.
@@ -137,7 +137,7 @@ def _layout(declared: Layout, order: Order) -> Layout | None:
         return None
 
 
-def _seen(declared: Layout, kernel: Kernel, parts: Sequence[Part]) -> Seen | None:
+def _seen(declared: Layout, kernel: Kernel, parts: Sequence[Part]) -> Sampled | None:
     """Return some scales of some cases, mostly wrong ones."""
     random = np.random.default_rng(SEED)
     rows, blocks, shapes, buffers, wanted = [], [], [], [], []
@@ -170,7 +170,7 @@ def _seen(declared: Layout, kernel: Kernel, parts: Sequence[Part]) -> Seen | Non
     counts = [count for _, count in buffers]
     starts = np.repeat(np.cumsum(sizes) - sizes, counts)
     stored = np.concatenate([stored for stored, _ in buffers])
-    return Seen(digits, radices, stored, starts, np.repeat(sizes, counts), np.concatenate(wanted))
+    return Sampled(digits, radices, stored, starts, np.repeat(sizes, counts), np.concatenate(wanted))
 
 
 # In words
@@ -182,7 +182,7 @@ def _reader(declared: Layout, order: Order) -> ScaleReader | None:
         return None
     terms, said = _terms(declared), []
     if [term[:2] for term in order] != [term[:2] for term in terms]:
-        bare = [" ".join(_word(declared, term._replace(flip=0, by=None)) for term in each) for each in (order, terms)]
+        bare = [" ".join(_digit(declared, term[:2]) for term in each) for each in (order, terms)]
         said.append(
             _across(declared, order)
             or f"the digits of a scale's place are stored in the order {bare[0]}, not {bare[1]}"
@@ -207,16 +207,23 @@ def _across(declared: Layout, order: Order) -> str:
 
 
 def _turn(declared: Layout, before: Term, after: Term) -> str:
-    digit = _word(declared, before._replace(flip=0, by=None))
-    was, now = (_word(declared, term).partition("^")[2] for term in (before, after))
-    return f"digit {digit} is stored {f'XOR {now}' if now else 'as it is'}, not {f'XOR {was}' if was else 'as it is'}"
+    now, was = (f"XOR {other}" if (other := _other(declared, term)) else "as it is" for term in (after, before))
+    return f"digit {_digit(declared, before[:2])} is stored {now}, not {was}"
 
 
 def _word(declared: Layout, term: Term) -> str:
     """Return a digit as the text of the layout has it: k0^m0."""
-    names = [axis.name for axis in declared.axes]
-    other = f"{names[term.by[0]]}{term.by[1]}" if term.by else term.flip
-    return f"{names[term.axis]}{term.digit}" + (f"^{other}" if other else "")
+    other = _other(declared, term)
+    return _digit(declared, term[:2]) + (f"^{other}" if other else "")
+
+
+def _other(declared: Layout, term: Term) -> str:
+    """Return the constant or the digit with which a digit is stored XOR; empty if there is no such thing."""
+    return _digit(declared, term.by) if term.by else str(term.flip or "")
+
+
+def _digit(declared: Layout, digit: tuple[int, int]) -> str:
+    return f"{declared.axes[digit[0]].name}{digit[1]}"
 
 
 def _place(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
