@@ -178,14 +178,12 @@ def test_members_of_a_group_some_without_rows(host):
     require_group(host, "mxfp4", (128, 0), 64, TILED)
 
 
-@pytest.mark.heavy
 @pytest.mark.rule("BLK-1", "BLK-3", "GLB-1", "LAY-5")
 def test_rows_alone_with_ragged_ends(host):
     for shape, kind in (((70, 136), "special"), ((1, 8), "numbers"), ((130, 1032), "numbers"), ((33, 520), "patterns")):
         require_quantized(host, "nvfp4", shape, TILED, kind, "row", plan.ROWS)
 
 
-@pytest.mark.heavy
 @pytest.mark.rule("FOS-1", "FOS-3", "LAY-5")
 def test_rows_under_a_search(host):
     for shape, kind in (((70, 136), "special"), ((33, 520), "numbers")):
@@ -354,7 +352,6 @@ def test_maxima(name, dtype, host):
     assert guards_hold()
 
 
-@pytest.mark.heavy
 @pytest.mark.rule("GLB-1", "HAD-4")
 def test_maxima_whose_last_boxes_go_to_blocks_that_start_later(monkeypatch):
     host = on_host(monkeypatch, multiprocessors=1)

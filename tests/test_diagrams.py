@@ -290,7 +290,6 @@ def test_a_theme_changes_a_figure_and_nothing_else_does() -> None:
     assert catalogue.draw("tiled_128x4", theme="dark") != ALL["tiled_128x4"]
 
 
-@pytest.mark.slow
 @pytest.mark.rule("LAY-1", "LAY-2", "LAY-3", "LAY-4", "LAY-5")
 @settings(max_examples=16, deadline=None)
 @given(
@@ -572,7 +571,6 @@ def test_gemm_says_which_operands_are_transformed_in_their_own_column() -> None:
     assert not any("Hadamard" in element.text for element in texts(ALL["gemm"]))
 
 
-@pytest.mark.slow
 def test_pipeline_of_every_profile() -> None:
     both = [(spec, direction) for spec in fp4ref.profiles.values() for direction in ("row", "column")]
     for spec, direction in both:

@@ -191,7 +191,6 @@ def test_rounding_in_words(codec: fp4ref.Codec, value: float, note: str, rules: 
     assert rounding(codec, np.float32(value), code) == (note, rules)
 
 
-@pytest.mark.slow
 @given(arrays(np.uint32, st.integers(1, 40)), st.sampled_from(["float32", "bfloat16", "float16"]))
 def test_values_as_text_come_back(bits: np.ndarray, dtype: str) -> None:
     kind = fp4ref.arrays.INPUT_DTYPES[dtype]

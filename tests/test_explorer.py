@@ -126,7 +126,6 @@ def engine() -> MiniRacer:
     return context
 
 
-@pytest.mark.slow
 @pytest.mark.rule("BLK-3", "BLK-4", "BLK-5", "BLK-10", "BLK-11", "MXS-1", "GLB-2", "HAD-2", "FOS-3", "DEQ-1", "DEQ-2")
 @pytest.mark.parametrize("turn", [pytest.param(turn, marks=[pytest.mark.heavy] * (turn > 0)) for turn in range(EACH)])
 def test_script_has_the_bits_of_the_model(engine: MiniRacer, turn: int) -> None:
@@ -329,7 +328,6 @@ def same_map(engine: MiniRacer, rng: np.random.Generator, found: str, layout: La
             assert ours is None or their == [*ours]
 
 
-@pytest.mark.slow
 @pytest.mark.rule("PACK-1", "PACK-3", "PACK-4", "PACK-7", "PACK-8", "PACK-9")
 @pytest.mark.parametrize("direction", ["row", "column"])
 def test_packings_of_the_script(engine: MiniRacer, direction: str) -> None:
@@ -429,7 +427,6 @@ def test_a_comma_inside_a_number_is_refused(engine: MiniRacer) -> None:
     assert [engine.eval(f"M.tensor(1, 3, '1.5, 2; 3', 'float32').at({i})") for i in range(3)] == [1.5, 2, 3]
 
 
-@pytest.mark.slow
 def test_places_of_the_script(engine: MiniRacer) -> None:
     rng = np.random.default_rng(4)
     for name in NAMES:

@@ -356,7 +356,7 @@ def test_a_whole_model_that_conforms_is_one_line(tmp_path):
     assert "m.npz: conforms to nvfp4; rests on 13 tensors, " in line
 
 
-ENCODINGS = ("ascii", "cp1252", pytest.param("utf-8", marks=pytest.mark.release))  # of all other tests
+ENCODINGS = ("ascii", "cp1252", pytest.param("utf-8", marks=pytest.mark.heavy))  # of all other tests
 COMMANDS = (
     "rules BLK-3",
     "report x.npz --specs nvfp4,mxfp4",

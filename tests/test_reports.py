@@ -395,7 +395,6 @@ def test_one_wrong_scale_is_shown_in_its_place(name, tmp_path):
     assert (codes.count, found.count, found.first) == (0, 1, (200, 61))
 
 
-@pytest.mark.slow
 def test_a_tensor_of_any_size_becomes_a_small_picture(view):
     x = np.zeros((5000, 4096), np.float32)
     q = fp4ref.quantize(x, "mxfp4", backend="numpy").row
@@ -503,7 +502,6 @@ def test_an_assertion_has_its_message_in_a_notebook_too(monkeypatch):
         assert_conforms(high_first, "nvfp4", families=["normal"])
 
 
-@pytest.mark.slow
 def test_lines_are_wrapped_between_words_on_a_terminal_only():
     """A name that is wider than the terminal stays whole, so that it can be copied."""
     sentence = "  not judged: " + "strides (x is always contiguous), " * 4 + "a/very/long/name/of/one/case" * 3

@@ -79,7 +79,6 @@ def tree(tmp_path):
     return rules.Tree(tmp_path / "spec", tmp_path / "package", backends, tmp_path / "tests")
 
 
-@pytest.mark.slow
 def test_every_rule_is_defined_once_and_covered(rules_of_the_checkout):
     assert rules_of_the_checkout.gaps == []
 
@@ -278,7 +277,6 @@ def test_what_is_read_for_some_rules_is_what_is_read_of_them(rules_of_the_checko
         assert found.citing(rule) == rules_of_the_checkout.citing(rule)
 
 
-@pytest.mark.slow
 def test_command_checks(tree, monkeypatch):
     monkeypatch.setattr(rules, "here", lambda: tree)
     monkeypatch.setattr(records, "gaps", list)  # to read what certificates cover takes seconds: CI checks this tree
