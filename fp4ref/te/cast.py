@@ -94,17 +94,15 @@ def _repeating(
         return make and made_again
     if _kind(quantizer.kind_of_call(), x, output, noop) != key:  # buffers were replaced
         return None
-    skip = None if noop is None or noop.device.type == "cpu" else _skip(noop)
-    fill, on_device = quantizer.filled_again(x, output, skip), skip is not None
+    flag = None if noop is None or noop.device.type == "cpu" else noop
+    fill = quantizer.filled_again(x, output, flag)
     if fill is None:
         return None
 
     def filled_again(x: Tensor, quantizer: Any, output: Any, noop: Any) -> Any:
         debug.count_again(counts)
-        if noop is None:
-            fill(x, quantizer, output, None)
-        elif on_device:
-            fill(x, quantizer, output, _skip(noop))
+        if noop is None or flag is not None:
+            fill(x, quantizer, output, noop)
         elif noop.reshape(-1)[0].item() != 1:
             fill(x, quantizer, output, None)
         else:
@@ -230,17 +228,17 @@ def write(buffer: Tensor, values: Tensor, skip: Tensor | None) -> None:
 
 
 def turned(codes: Tensor) -> Tensor:
-    """Return the transpose of a matrix of bytes, its rows one after the other; faster than torch on a CPU."""
-    if codes.device.type == "cpu" and codes.is_contiguous():
-        turn = _turner(codes.shape, registry.registered())
+    """Return the transpose of a matrix of bytes, its rows one after the other; by a backend where one turns bytes."""
+    if codes.is_contiguous():
+        turn = _turner(codes.shape, codes.device, registry.registered())
         if turn is not None:
             return turn(codes)
     return codes.t().contiguous()
 
 
 @lru_cache(maxsize=4096)
-def _turner(shape: tuple[int, int], registered: Same) -> Callable[[Tensor], Tensor] | None:
-    """Return the function that turns matrices in the CPU's memory; None without a backend that has one."""
-    found = server("turned", torch.device("cpu"), (shape[0], shape[1]))
+def _turner(shape: tuple[int, int], device: torch.device, registered: Same) -> Callable[[Tensor], Tensor] | None:
+    """Return the function that turns matrices on a device; None without a backend that has one."""
+    found = server("turned", device, (shape[0], shape[1]))
     bind = found and registry.binder(found[0], None)
-    return bind(found[0], torch.empty(shape, dtype=torch.uint8)) if found and bind else None
+    return bind(found[0], torch.empty(shape, dtype=torch.uint8, device=device)) if found and bind else None
