@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from fp4ref import arrays, registry
+from fp4ref import arrays, registry, repeats
 from fp4ref.api import quantize
 from fp4ref.arguments import direction_names, each_direction, given_amax, parts_of, read_flag, require_hadamard
 from fp4ref.catalogue import resolve
@@ -54,7 +55,13 @@ def quantize_grouped(
 
     Rules: LAY-8, LAY-12, LAY-11, LAY-50, NUM-6, GLB-1, GLB-4, BLK-9. Certificates: group-members-*.
     """
-    splits = _sizes(splits)
+    alone = amax is None and random_bits is None and out is None and noop is None
+    key = _kind(x, splits, spec, directions, scale_layout, backend) if alone else None
+    again = repeats.find(key) if key else None
+    if again is not None:
+        repeated: Group = again(x)
+        return repeated
+    splits, named = _sizes(splits), spec
     spec = resolve(_agreed("spec", spec, splits))
     names = direction_names(_agreed("directions", directions, splits))
     x = arrays.imported(x)
@@ -96,7 +103,36 @@ def quantize_grouped(
         part = x[start : start + rows]
         made.append(quantize(part, spec, call.direction, form, Directions(**own), bits, backend, into, noop))
         start += rows
+    if key:
+        repeats.keep(key, _repeating(splits, spec, call.direction, form, backend), form, spec=named)  # type: ignore[arg-type]
     return Group(made)
+
+
+def _kind(x: Any, splits: Any, *how: Any) -> tuple[Hashable, ...] | None:
+    """Return all that decides, but for bytes, about a call without further arguments; None if something else does.
+
+    how: specification, directions, layout and backend, one for all members.
+    """
+    spec, directions, scale_layout, backend = how
+    plain = isinstance(spec, (str, Spec)) and type(directions) is type(scale_layout) is str
+    if not plain or type(splits) not in {list, tuple} or not all(type(rows) is int for rows in splits):
+        return None
+    kind = repeats.kind_of(x)
+    name = getattr(spec, "name", spec)
+    return None if kind is None else (OPERATION, kind, tuple(splits), spec, name, directions, scale_layout, backend)
+
+
+def _repeating(
+    splits: tuple[int, ...], spec: Spec, directions: DirectionChoice, form: str, backend: str | None
+) -> Callable[[Any], Group]:
+    """Return the function that quantizes members of other tensors of a kind, with no check of all together."""
+    ends = list(accumulate(splits))
+    bounds = list(zip([0, *ends], ends, strict=False))
+
+    def again(x: Any) -> Group:
+        return Group([quantize(x[start:end], spec, directions, form, backend=backend) for start, end in bounds])
+
+    return again
 
 
 def _sizes(splits: Any) -> tuple[int, ...]:

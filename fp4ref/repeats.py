@@ -83,7 +83,7 @@ def _plain_now() -> dict[type, Plain]:
     return _plain
 
 
-class Recognized(NamedTuple):
+class AlikeTensors(NamedTuple):
     """Tensors of torch whose kinds have been read: where they were among others, and the test for others like them.
 
     present, absent: places of tensors, and those of None. number: of the kinds.
@@ -96,7 +96,7 @@ class Recognized(NamedTuple):
 
 
 TRIED = 4  # kinds of tensors at one place that are tried before kinds are read
-_seen: dict[Hashable, list[Recognized]] = {}
+_seen: dict[Hashable, list[AlikeTensors]] = {}
 _numbers: dict[tuple[Hashable, ...], int] = {}
 _count = itertools.count()
 
@@ -141,7 +141,7 @@ def _try_later(place: Hashable, parts: tuple[Any, ...], number: int) -> None:
     if len(_seen) >= KEPT:
         _seen.clear()
     absent = tuple(index for index in range(len(parts)) if index not in at)
-    _seen[place] = [Recognized(present, absent, are_like, number), *_seen.get(place, ())][:TRIED]
+    _seen[place] = [AlikeTensors(present, absent, are_like, number), *_seen.get(place, ())][:TRIED]
 
 
 @cache

@@ -83,7 +83,7 @@ BACKENDS = {
         ("threads", "maps", "build"),
         ("native",),
         ("compiled", "jobs"),
-        ("quantizing", "reading", "randoms", "turning"),
+        ("quantizing", "reading", "randoms", "turning", "blocks"),
         ("bound", "gemm", "per_tensor"),
         ("operations",),
         ("",),

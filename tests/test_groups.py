@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fp4ref
-from fp4ref import registry
+from fp4ref import registry, repeats
 from fp4ref.errors import BackendError, DomainError, DTypeError, ShapeError
 from fp4ref.layout import STANDARD_LAYOUTS
 from fp4ref.quantized import DirectionData, Directions
@@ -191,3 +191,61 @@ def test_an_output_among_the_codes_is_refused_by_the_cpu_backend():
     shared = dataclasses.replace(q, row=DirectionData(codes, q.row.scales, q.row.amax))
     with pytest.raises(BackendError, match="overlaps"):
         fp4ref.dequantize(shared, backend="cpu", out=memory.view(np.float32).reshape(16, 16))
+
+
+@pytest.mark.rule("LAY-8", "LAY-11", "NUM-6")
+def test_groups_that_come_again(monkeypatch):
+    """Random sequences of calls, each several times, give what calls give that are checked."""
+    monkeypatch.setattr(repeats, "_repeats", {})
+    rng = np.random.default_rng(6)
+    wide = values((96, 128))
+    tensors = [wide[:, :64], wide[:, 64:].copy(), wide[::2, :64], wide[:48, :64].astype(np.float32), wide[:0, :64]]
+    tensors += [wide.T[:96, :96], wide[:48].reshape(96, 64)]
+    ways: dict[str, list] = {
+        "splits": [[48, 48], (16, 0, 80), [48], (0, 48), [48.0], (True, 47), np.array([48, 48]), [96], (-1, 49), [0]],
+        "spec": ["nvfp4", fp4ref.NVFP4, fp4ref.NVFP4.replace(name="test.other"), [fp4ref.NVFP4] * 2, "no", "nvfp4-rht"],
+        "directions": ["row", "column", "both", ["row", "row"], None],
+        "scale_layout": ["linear", "tiled_128x4", ("linear", "linear"), "no"],
+        "backend": ["cpu", "numpy", None],
+        "amax": [None, None, None, np.float32([2, 3])],
+    }
+
+    def outcome(x, how):
+        try:
+            return [(q.spec.name, q.shape, q.dtype, q.scale_layout, *map(bytes, parts(q))) for q in call(x, how)]
+        except (ValueError, TypeError) as error:
+            return type(error), str(error)
+
+    def call(x, how):
+        return fp4ref.quantize_grouped(x, **how)
+
+    usual = {name: some[0] for name, some in ways.items()}
+    for _ in range(400):
+        how = usual | {name: some[rng.integers(len(some))] for name, some in ways.items() if rng.random() < 0.4}
+        x = tensors[rng.integers(len(tensors))]
+        got = [outcome(x, how) for _ in range(2)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(repeats, "find", lambda key: None)
+            assert got == [outcome(x, how)] * 2
+    assert sum(key[0] == "quantize_grouped" for key in repeats._repeats) > 10
+
+
+@pytest.mark.rule("CNF-5", "SPC-4")
+def test_groups_of_other_names_and_backends_are_checked_again(monkeypatch):
+    x, name = values((64, 64)).astype(np.float32), "test.grouped"
+    for spec in (fp4ref.NVFP4, fp4ref.profiles["mxfp8-e4m3"]):
+        fp4ref.register(spec.replace(name=name), source="a test")
+        try:
+            for _ in range(2):
+                group = fp4ref.quantize_grouped(x, [32, 32], name, backend="cpu")
+                assert [q.spec.element for q in group] == [spec.element] * 2
+        finally:
+            fp4ref.profiles.forget(name)
+    with pytest.raises(ValueError, match=name):
+        fp4ref.quantize_grouped(x, [32, 32], name, backend="cpu")
+    fp4ref.quantize_grouped(x, [32, 32], "nvfp4")
+    fp4ref.quantize_grouped(x, [32, 32], "nvfp4", backend="cpu")
+    only = {"numpy": registry.backends()["numpy"]}
+    monkeypatch.setattr(registry, "backends", lambda: only)
+    with pytest.raises(BackendError):
+        fp4ref.quantize_grouped(x, [32, 32], "nvfp4", backend="cpu")

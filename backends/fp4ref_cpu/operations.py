@@ -11,6 +11,7 @@ from fp4ref.operands import Epilogue, Operand
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity
 from fp4ref_cpu import gemm
+from fp4ref_cpu.blocks import bind_block_values, block_text, block_values
 from fp4ref_cpu.bound import bind_quantize
 from fp4ref_cpu.build import CACHE, compile_all, missing
 from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing_text, strips, transforming_text
@@ -39,6 +40,7 @@ from fp4ref_cpu.reading import (
 from fp4ref_cpu.turning import bind_turned, turned, turning_text
 
 __all__ = [
+    "bind_block_values",
     "bind_dequantize",
     "bind_gemm_blockwise",
     "bind_gemm_exact",
@@ -50,6 +52,7 @@ __all__ = [
     "bind_tensor_quantize",
     "bind_to_layout",
     "bind_turned",
+    "block_values",
     "dequantize",
     "gemm_blockwise",
     "gemm_exact",
@@ -105,6 +108,8 @@ def _texts(call: Call) -> Iterator[str]:
             yield from (text for spec in specs for text in _texts(gemm.reading(spec)))
     elif call.operation in {"tensor_quantize", "tensor_given", "tensor_codes", "tensor_decode"}:
         yield tensor_text(text(call.required), call.to if call.operation == "tensor_decode" else call.source)
+    elif call.operation == "block_values":
+        yield block_text(text(call.required), call.to)
     elif call.operation == "random_bits":
         yield random_text()
     elif call.operation == "turned":

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fp4ref import registry, repeats
 from fp4ref.te.cast import fp8_values
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
@@ -120,25 +121,40 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
 
     def _in_one_pass(self, direction: str, dtype: torch.dtype) -> Tensor | None:
         """Return the same by a backend that does it in one pass; None without one."""
+        key, held = None, self.__dict__
+        data, beside = held[f"_{direction}wise_data"], held[f"_{direction}wise_scale_inv"]
+        if data is not None and data.is_cpu and not torch.compiler.is_compiling():
+            kinds = repeats.number_of_kinds("te.block_values", (data, beside))
+            how = kinds, direction, self._fp8_dtype, self._is_2D_scaled, dtype
+            key = None if kinds is None else ("te.block_values", *how)
+            again = repeats.find(key) if key else None
+            if again is not None:
+                made: Tensor = again(data, beside)
+                return made
         codes, scales = self.code_bytes(direction), self.scales_buffer(direction)
         matrix, spec = (codes.shape[0], codes.shape[1]), mxfp8(self._fp8_dtype)
         plain = decodable(codes, scales, dtype) and scales.is_contiguous()
         found = server("block_values", codes.device, matrix, spec=spec, to=dtype) if plain else None
         if found is None:
             return None
+        flat, bind = codes.shape == data.shape, registry.binder(found[0], None) if key else None
+        bound = bind(found[0], codes, scales, self._is_2D_scaled) if bind and data.is_contiguous() else None
+        if bound is not None:
+            repeats.keep(key, bound if flat else lambda data, scales: bound(data.view(matrix), scales))
         values: Tensor = found[1](found[0], codes, scales, self._is_2D_scaled)
         return values
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """Return values of the row direction if it exists, else of the column direction. Rules: TEL-8."""
-        shape = self.logical_shape()
+        shape, direction = self.logical_shape(), "column" if self._rowwise_data is None else "row"
         if not shape.numel():
             return torch.empty(shape, dtype=dtype, device=self.device)
-        direction = self.directions()[0]
         values = self._in_one_pass(direction, dtype)
         if values is None:
             values = self._by_steps(direction, torch.float32).to(dtype)
-        return (values if direction == "row" else values.t().contiguous()).view(shape)
+        if direction == "column":
+            values = values.t().contiguous()
+        return values if len(shape) == 2 else values.view(shape)
 
     def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
         """Keep the wanted directions, derive the columns of tiles from the rows, and free the others.
