@@ -6,17 +6,20 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from fp4ref.arithmetic import ARITHMETIC, Arithmetic
+from fp4ref.arithmetic_checked import require_float32
 from fp4ref.errors import DomainError, DTypeError
 from fp4ref.formats import FORMATS, Format
 from fp4ref.layout import LAYOUTS, Layout
-from fp4ref.names import VERSION, Nameable, Names
+from fp4ref.names import VERSION, Nameable, Names, has_vendor
 from fp4ref.promise import Promise
 from fp4ref.spec import Spec
 
 PROFILES: Names[Spec] = Names("profile", "see `fp4ref profiles`")
 PROMISES: dict[str, Promise] = {}
 KINDS: dict[type, Names[Any]] = {Format: FORMATS, Layout: LAYOUTS, Arithmetic: ARITHMETIC, Spec: PROFILES}
+OF_CHECKPOINTS = ("Convention", "Consumer", "Repair")  # kinds that are added when checkpoints are imported
 Value = TypeVar("Value", bound=Nameable)
+ARITHMETIC.require(require_float32)
 
 
 def add_kind(kind: type, names: Names[Any]) -> None:
@@ -38,7 +41,7 @@ def register_profile(spec: Spec, promise: Promise, also: Iterable[str] = ()) -> 
 def register(value: Value, source: str = "", promise: Promise | None = None) -> Value:
     """Register a value under its own name, `vendor.name`, and return it.
 
-    value: a format, layout, arithmetic or specification, or a convention of checkpoints.
+    value: a format, layout, arithmetic or specification, or a convention, consumer or repair of checkpoints.
     source: where it comes from, and how far that was checked. promise: the same as data, for a specification that
     stands for an implementation. A specification needs its formats and its arithmetic registered first, since files
     hold their names.
@@ -55,9 +58,9 @@ def register(value: Value, source: str = "", promise: Promise | None = None) -> 
     """
     names = KINDS.get(type(value))
     if names is None:
-        needed = ", ".join(kind.__name__ for kind in KINDS)
+        needed = ", ".join(dict.fromkeys([*(kind.__name__ for kind in KINDS), *OF_CHECKPOINTS]))
         raise DTypeError("register", f"a {type(value).__name__}", f"one of {needed}", "SPC-4")
-    if not all(value.name.partition(".")):
+    if not has_vendor(value.name):
         raise DomainError("register", f"{names.kind} {value.name!r}", "a name of the form vendor.name", "SPC-22")
     if isinstance(value, Spec):
         value.to_json()  # fails for what has no registered name

@@ -164,7 +164,7 @@ def _require(holds: Any, got: str, needed: str) -> None:
 
 
 def _words(names: Any) -> str:
-    return f"of {', '.join(names)}"
+    return f"one of {', '.join(names)}"
 
 
 def _power_of_two(value: int) -> bool:

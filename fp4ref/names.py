@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import ClassVar, Protocol, TypeVar
 
@@ -37,6 +37,25 @@ class Nameable(Protocol):
 Value = TypeVar("Value", bound=Nameable)
 
 
+def has_vendor(name: str) -> bool:
+    """Return True for a name of the form `vendor.name`, as third parties give. Rules: SPC-22."""
+    return all(name.partition("."))
+
+
+def near(name: object, known: Iterable[str], most: int = 3) -> list[str]:
+    """Return the known names that are most like a name; capitals and small letters count as equal."""
+    spelled: dict[str, list[str]] = {}
+    for each in known:
+        spelled.setdefault(each.lower(), []).append(each)
+    close = difflib.get_close_matches(str(name).lower(), spelled, n=most)
+    return [each for lowered in close for each in spelled[lowered]][:most]
+
+
+def meant(name: object, known: Iterable[str]) -> str:
+    """Return a question after the known name that is most like a name, in brackets; empty if none is like it."""
+    return "".join(f" (did you mean {each}?)" for each in near(name, known, 1))
+
+
 class Names(Mapping[str, Value]):
     """Values of one kind by name, each with a note that says where it comes from.
 
@@ -53,6 +72,14 @@ class Names(Mapping[str, Value]):
         self._values: dict[str, Value] = {}
         self._sources: dict[str, str] = {}
         self._other_names: dict[str, str] = {}
+        self._checks: list[Callable[[Value], None]] = []
+
+    def require(self, check: Callable[[Value], None]) -> None:
+        """Call a function with each value of a third party before it is registered; the function raises what is wrong.
+
+        This project's own values are left to its tests: checking them takes time in every import.
+        """
+        self._checks.append(check)
 
     def register(self, value: Value, source: str = "", also: Iterable[str] = ()) -> Value:
         """Add a value under its own name and return it; the same value twice is no error.
@@ -63,6 +90,8 @@ class Names(Mapping[str, Value]):
         """
         if self._values.get(value.name, value) != value:
             raise DomainError("register", f"{self.kind} {value.name} twice with other settings", "a new name", "SPC-21")
+        for check in self._checks if has_vendor(value.name) else ():
+            check(value)
         Names.changes += 1
         self._values[value.name] = value
         self._sources[value.name] = source
@@ -88,9 +117,9 @@ class Names(Mapping[str, Value]):
             return self._values[self._other_names[name]]
         if VERSION in str(name):
             return self._of_version(str(name))
-        near = difflib.get_close_matches(str(name), self._values, n=3) or [self._advice or ", ".join(self._values)]
+        close = near(name, self._values) or [self._advice or ", ".join(self._values)]
         raise UnknownNameError(
-            self.kind, unknown(f"unknown name {name!r}"), f"a registered one ({', '.join(near)})", "SPC-4"
+            self.kind, unknown(f"unknown name {name!r}"), f"a registered one ({', '.join(close)})", "SPC-4"
         )
 
     def __contains__(self, name: object) -> bool:

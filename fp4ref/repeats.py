@@ -7,8 +7,11 @@ NumPy and torch, and arguments without a hash, have no kind: each of their calls
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Hashable
+from functools import cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +81,75 @@ def _plain_now() -> dict[type, Plain]:
         plain = Plain(torch.strided, torch._is_functional_tensor)
         _plain.update(dict.fromkeys((torch.Tensor, torch.nn.Parameter), plain))
     return _plain
+
+
+class Recognized(NamedTuple):
+    """Tensors of torch whose kinds have been read: where they were among others, and the test for others like them.
+
+    present, absent: places of tensors, and those of None. number: of the kinds.
+    """
+
+    present: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    absent: tuple[int, ...]
+    are_like: Callable[..., bool]
+    number: int
+
+
+TRIED = 4  # kinds of tensors at one place that are tried before kinds are read
+_seen: dict[Hashable, list[Recognized]] = {}
+_numbers: dict[tuple[Hashable, ...], int] = {}
+_count = itertools.count()
+
+
+def number_of_kinds(place: Hashable, parts: tuple[Any, ...]) -> int | None:
+    """Return the number that stands for the kinds of some arrays, None among them; None if one has no kind.
+
+    place: where they come from, by which those are found that are tried first. Torch compares the types, layouts,
+    sizes, strides and devices of all tensors in one call, where reading each takes ten times as long.
+    """
+    for present, absent, are_like, number in _seen.get(place, ()):
+        if are_like(*present(parts)):
+            for at in absent:
+                if parts[at] is not None:
+                    break
+            else:
+                return number
+    kinds: list[Hashable] = []
+    for part in parts:
+        kind = None if part is None else kind_of(part)
+        if kind is None and part is not None:
+            return None
+        kinds.append(kind)
+    of = tuple(kinds)
+    if len(_numbers) >= KEPT:
+        _numbers.clear()  # a number is never used again
+    number = _numbers.setdefault(of, next(_count))
+    _try_later(place, parts, number)
+    return number
+
+
+def _try_later(place: Hashable, parts: tuple[Any, ...], number: int) -> None:
+    """Try tensors like these the next time, before their kinds are read."""
+    guards = _guards()
+    at = [index for index, part in enumerate(parts) if part is not None]
+    if guards is None or len(at) < 2 or any(type(parts[index]) not in _plain for index in at):
+        return
+    present = itemgetter(*at)
+    are_like = guards(*present(parts), dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    if not are_like(*present(parts)):  # one tensor twice
+        return
+    if len(_seen) >= KEPT:
+        _seen.clear()
+    absent = tuple(index for index in range(len(parts)) if index not in at)
+    _seen[place] = [Recognized(present, absent, are_like, number), *_seen.get(place, ())][:TRIED]
+
+
+@cache
+def _guards() -> Callable[..., Any] | None:
+    """Return the type by which torch's compiled graphs compare tensors with earlier ones; None without it."""
+    import torch
+
+    return getattr(getattr(torch._C._dynamo, "guards", None), "TensorGuards", None)
 
 
 def kinds_of_arguments(x: Any, amax: Any, random_bits: Any, out: Any, noop: Any) -> tuple[Hashable, ...] | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from functools import cache
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from fp4ref.arithmetic import ARITHMETIC, TE, Arithmetic, no_global_scale
@@ -244,6 +245,8 @@ def _coerce(record: Any) -> None:
     for name, kind in _field_types(record.__class__).items():
         value = getattr(record, name)
         if kind is Block:
+            if not isinstance(value, tuple | list) or [isinstance(size, Integral) for size in value] != [True, True]:
+                raise DomainError("spec", f"{name} {value!r}", "two integers, rows and columns", "SPC-11")
             object.__setattr__(record, name, Block(*map(int, value)))
         elif isinstance(kind, type) and issubclass(kind, Enum):
             try:

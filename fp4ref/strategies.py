@@ -19,8 +19,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 from numpy.typing import NDArray
+
+try:
+    from hypothesis import strategies as st
+except ImportError as error:
+    raise ImportError("fp4ref.strategies needs hypothesis: pip install 'fp4ref[hypothesis]'") from error
 
 from fp4ref.catalogue import resolve
 from fp4ref.conformance import families as aimed

@@ -18,6 +18,7 @@ from hypothesis import settings
 # The tensors of tests are small: a second thread of torch would only wait, and waiting takes processor time. Set before
 # torch is imported, and for the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # where a test asks for more, they sleep while they wait
 
 # A worker of pytest-xdist has the width of the terminal that started it; what users read from a pipe has none.
 os.environ.pop("COLUMNS", None)

@@ -126,7 +126,8 @@ def others(target):
 
     profiles = fp4ref.profiles
     yield "random_bits", "", False
-    yield "flag", "", False
+    yield from (("flag", "", False), ("tensor_raise", "", False))
+    yield from (("turn", f"constexpr bool TURNED = {turns};\n", False) for turns in ("false", "true"))
     for dtype in ("float16", "float32"):
         yield "quantize", prelude(profiles["nvfp4"], dtype, HAS_ROW=True, HAS_COLUMN=False), True
         yield "quantize", prelude(profiles["mxfp4"], dtype, HAS_ROW=True, HAS_COLUMN=True), True

@@ -21,7 +21,7 @@ from fp4ref.model import counter_map
 from fp4ref.operands import AlphaRule, Epilogue, Operand
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.spec import Granularity
-from fp4ref_cuda import demands, gemm, plan
+from fp4ref_cuda import demands, gemm, moving, plan
 from fp4ref_numerics.layouts import lower_layout
 from fp4ref_numerics.products import of_operand
 from host_compiler import library, needs_compiler
@@ -127,6 +127,26 @@ extern "C" void start(unsigned blocks, const void* amax, long long least, long l
     on_host(blocks, 1, [=] { tensor_scale((const float*)amax, least, largest, (float*)scale, (float*)inverse); });
 }
 """,
+    "turn": """
+extern "C" void start(unsigned blocks, const void* from, void* to, long long rows, long long columns, const void* noop)
+{
+    on_host(blocks, THREADS, [=] { turn((const byte*)from, (byte*)to, rows, columns, (const unsigned*)noop); });
+}
+""",
+    "flag": """
+extern "C" void start(unsigned blocks, const void* of, long long bytes, long long expected, void* word)
+{
+    on_host(blocks, 32, [=] { flag((const byte*)of, bytes, expected, (unsigned*)word); });
+}
+""",
+    "tensor_raise": """
+extern "C" void start(unsigned blocks, const void* found, const void* scale, void* amax, const void* noop, void* inv)
+{
+    on_host(blocks, 1, [=] {
+        tensor_raise((const float*)found, (const float*)scale, (float*)amax, (const unsigned*)noop, (float*)inv);
+    });
+}
+""",
     "decode": """
 extern "C" void start(unsigned blocks, const void* data, const void* scales, const void* amax, long long lines,
     long long length, long long units, void* out)
@@ -189,6 +209,8 @@ def test_formats_of_the_general_kernels(spec, dtype):
         (3, 5, "linear"),
         (128, 64, "tiled_8x4"),
         (33, 96, "linear"),
+        (48, 80, "linear"),
+        (37, 272, "tiled_128x4"),
     ):
         x = inputs((rows, columns), dtype)
         q = fp4ref.quantize(x, spec, "both", scale_layout, backend="numpy")
@@ -488,6 +510,66 @@ def test_the_scale_of_a_tensor(name, power_of_two):
                 words = [ctypes.c_longlong(int(value.view(np.uint32))) for value in (least, limit)]
                 kernel.start(1, *pointers(np.float32([amax])), *words, *pointers(out[:1], out[1:]))
                 assert out.tobytes() == np.float32([scale, np.float32(1) / scale]).tobytes(), (amax, least, limit)
+
+
+@pytest.mark.rule("LAY-12")
+@pytest.mark.parametrize("turns", [False, True])
+def test_bytes_are_turned_and_copied_unless_a_flag_keeps_what_is_there(turns):
+    kernel = built("turn", f"constexpr bool TURNED = {str(turns).lower()};\n")
+    rng = np.random.default_rng(3)
+    shapes = (1, 1), (128, 128), (130, 128), (4, 260), (257, 129), (31, 3), (1, 40000), (132, 256)
+    for (rows, columns), shift in itertools.product(shapes, (0, 1, 4)):  # bytes from a multiple of 16
+        memory = aligned_bytes(rows * columns + shift)
+        memory[:] = rng.integers(0, 256, memory.shape, np.uint8)
+        x = memory[shift:].reshape(rows, columns)
+        for word in (None, 0, 1, 0x80000000):
+            out = aligned_bytes(x.size + shift + 16)
+            out[:] = 0xA5
+            flag = np.uint32([word or 0])
+            noop = [ctypes.c_void_p()] if word is None else pointers(flag)
+            blocks = moving.blocks(rows, columns, turns=turns)
+            sizes = ctypes.c_longlong(rows), ctypes.c_longlong(columns)
+            kernel.start(blocks, *pointers(x, out[shift:]), *sizes, *noop)
+            expected = np.full_like(out, 0xA5)
+            if not word:
+                expected[shift : shift + x.size] = (x.T if turns else x).reshape(-1)
+            assert out.tobytes() == expected.tobytes(), (rows, columns, shift, word)
+
+
+@pytest.mark.rule("LAY-12", "TEL-24")
+def test_flags_of_every_type_become_words():
+    kernel = built("flag", "")
+    for dtype in (np.uint8, np.int32, np.float32):
+        for value in (0, 1, 2, -1, -0.0, np.nan):
+            if (np.isnan(value) and dtype is not np.float32) or (value < 0 and dtype is np.uint8):
+                continue
+            flag, word = np.array([value]).astype(dtype), np.zeros(1, np.uint32)
+            for only_one in (False, True):
+                expected = moving.ONE[flag.dtype.name] if only_one else 0
+                kernel.start(1, *pointers(flag), *map(ctypes.c_longlong, (flag.itemsize, expected)), *pointers(word))
+                assert bool(word[0]) == (flag[0] == 1 if only_one else any(flag.tobytes())), (dtype, value, only_one)
+
+
+@pytest.mark.rule("TEL-24", "TEL-44")
+def test_a_given_scale_is_turned_over_and_the_amax_raised():
+    kernel = built("tensor_raise", "")
+    numbers = np.float32([0, -0.0, 1e-45, 1.5, 3e38, np.inf, np.nan])
+    for found, scale, amax, word in itertools.product(numbers[:-1], numbers, numbers, (None, 0, 1)):
+        largest, inverse = np.array([amax]), np.zeros(1, np.float32)
+        given, factor, flag = np.array([found]), np.array([scale]), np.uint32([word or 0])
+        noop = [ctypes.c_void_p()] if word is None else pointers(flag)
+        kernel.start(1, *pointers(given, factor, largest), *noop, *pointers(inverse))
+        with np.errstate(all="ignore"):
+            wanted = np.float32(1) / scale
+        assert inverse.tobytes() == wanted.tobytes() or np.isnan([inverse[0], wanted]).all(), scale
+        raised = amax if word or np.isnan(amax) or amax.view(np.int32) >= found.view(np.int32) else found
+        assert largest.tobytes() == raised.tobytes(), (found, amax, word)
+
+
+def aligned_bytes(count):
+    """Memory from a multiple of 16 bytes on."""
+    memory = np.empty(count + 16, np.uint8)
+    return memory[-memory.ctypes.data % 16 :][:count]
 
 
 @pytest.mark.rule("GEM-1", "GEM-2", "GEM-3", "GEM-4", "GEM-5", "GEM-6", "GEM-7", "GEM-8", "LAY-6")

@@ -636,3 +636,34 @@ def test_calls_inside_of_others_are_recorded_with_them(launched, monkeypatch):
         ((made,), _) = several_calls.together(TOGETHER, "kind", (x,), partial(do, x) if count < 2 else pytest.fail)
     assert [name for name, *_ in launched] == ["first", "second"]
     assert launched[1][2][2] == made.data_ptr()
+
+
+def test_steps_are_repeated_as_one_program_with_the_buffers_that_they_fill(launched, monkeypatch):
+    monkeypatch.setattr(buffers, "current_device", lambda: lambda: -1)
+    acted = []
+
+    def do(x, buffer):
+        acted.append(x)
+        made, _ = programs.serve("quantize", CALL, (x, None), lambda: act((x, None)))
+        if buffer is None:
+            return (made, None)
+        start("written", *map(buffers.pointer, (made, buffer)))
+        return ()
+
+    buffer = torch.zeros(6)
+    for given in (None, buffer):
+        acted.clear()
+        run = several_calls.bind_steps(Call("steps", device="cuda"), "kind", (torch.arange(6.0), given), do)
+        for count in range(3):
+            x = torch.arange(6.0) + count
+            launched.clear()
+            results = run(x, given)
+            assert len(acted) == 1, "only the first call decides"
+            assert results == () if given is not None else results[1] is None
+            if count:
+                assert [name for name, *_ in launched] == ["first", "second", "written"][: 2 + (given is not None)]
+                assert launched[0][2][0] == x.data_ptr()
+                assert given is None or launched[2][2][1] == buffer.data_ptr()
+                assert given is not None or launched[1][2][2] == results[0].data_ptr()
+    strided = torch.arange(12.0)[::2]
+    assert several_calls.bind_steps(Call("steps", device="cuda"), "kind", (strided, None), do) is None

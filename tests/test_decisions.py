@@ -74,7 +74,6 @@ ALLOWED_ELSEWHERE = {
         "fp4ref.files",
         "fp4ref.cli.common:load_spec",
         "fp4ref.cli.common:spec_files",
-        "fp4ref.cli.diagram:_kind",
         "fp4ref.cli.lint:lint",
         "fp4ref.cli.manifest",
         "fp4ref.cli.verify:_reporting",

@@ -34,7 +34,7 @@ FLOORS = {
         "source_files",
     ),
     2: (
-        *("arithmetic", *ARITHMETICS, "four_over_six", "layout", "packed_records", "packings"),
+        *("arithmetic", "arithmetic_checked", *ARITHMETICS, "four_over_six", "layout", "packed_records", "packings"),
         *("files", "spec_root", "spec_json"),
     ),
     3: ("spec", "promise"),
@@ -96,7 +96,7 @@ BACKENDS = {
         ("graphs", "maxima", "members", "cublas"),
         ("spaces",),
         ("programs",),
-        ("reading", "products", "per_tensor", "block_codes", "randoms", "several", "shared_places"),
+        ("moving", "reading", "products", "per_tensor", "block_codes", "randoms", "several", "shared_places"),
         ("paths", "multiply", "gemm"),
         ("grouped", "bound"),
         ("operations",),
@@ -117,7 +117,17 @@ BACKENDS = {
 }
 
 # The golden model. Only what registers it as a backend (its package and `backend`) knows more of fp4ref.
-MODEL = {*FLOORS[1], "arithmetic", *ARITHMETICS, "four_over_six", "layout", "spec", "spec_json", "promise"}
+MODEL = {
+    *FLOORS[1],
+    "arithmetic",
+    "arithmetic_checked",
+    *ARITHMETICS,
+    "four_over_six",
+    "layout",
+    "spec",
+    "spec_json",
+    "promise",
+}
 MODEL |= {"catalogue", "specs", "peers", "peers_engines", "quantized", "operands", "model"}
 DECLARES_BACKEND = {"model", "model.backend"}
 

@@ -30,6 +30,7 @@ from fp4ref.diagrams.gemm_figure import PRODUCTS
 from fp4ref.diagrams.layout_text import layout_text, sum_lines
 from fp4ref.diagrams.layouts import scale_layout
 from fp4ref.diagrams.memory_order import sample
+from fp4ref.diagrams.mma_fragments import fragments
 from fp4ref.diagrams.mx_scales import mx_scales
 from fp4ref.diagrams.overview import AWAY, BLOCK
 from fp4ref.diagrams.palette import COLOURS, FILLS, MONOSPACE, SANS
@@ -191,7 +192,11 @@ OF_A_SPEC = [name for name in catalogue.FIGURES if {"spec", "shape"} & {*catalog
 @pytest.mark.parametrize("name", OF_A_SPEC)
 def test_the_numbers_of_every_profile_fit_their_cells(name: str) -> None:
     drawn: dict[str, str] = {}  # one profile for each drawing: many have the same numbers
-    for spec in fp4ref.profiles.values():
+    specs = list(fp4ref.profiles.values())
+    if name == "mma-fragments":  # these are all that it draws of a specification, and it has hundreds of cells
+        specs = list({fragments(spec): spec for spec in specs}.values())
+        assert len(specs) >= 3
+    for spec in specs:
         with suppress(Fp4Error):  # a figure of a part that the specification lacks
             drawn.setdefault(catalogue.draw(name, spec=spec), spec.name)
     assert drawn

@@ -24,12 +24,13 @@ from fp4ref.conformance.explain.formulas import formula
 from fp4ref.conformance.explain.notation import parse_values, write_values
 from fp4ref.conformance.explain.steps import lines, sections
 from fp4ref.conformance.explain.way import explain
-from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E8M0, STOCHASTIC_E2M1
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E8M0, OCP_INT8, STOCHASTIC_E2M1, Codec, Format
 from fp4ref.packing import unpack
 
 RUNNER = CliRunner()
 EXAMPLES = [line.strip() for line in main.get_command(None, "explain").epilog.splitlines() if "fp4ref explain" in line]
 SHAPE = (32, 96)
+OWN_E1M4 = Codec(format=Format("acme.e1m4", 1, 4, bias=1, codes=32), nan=(0x1F, 0x1F))
 FOUROVERSIX = fp4ref.profiles["fouroversix.nvfp4_mse"]
 
 
@@ -130,22 +131,57 @@ def test_refuses(arguments: dict, message: str) -> None:
         explain(**usual | arguments)
 
 
+def cited(step: str, x: np.ndarray, column: int, spec: str) -> tuple[str, ...]:
+    (found,) = (
+        each.rules for part in sections(explain(x, spec, 0, column)) for each in part.steps if each.name == step
+    )
+    return found
+
+
+@pytest.mark.rule("E2M1-2", "E4M3-6", "E5M2-6")
+@pytest.mark.parametrize(
+    ("spec", "rule"),
+    [("nvfp4", "E2M1-2"), ("mxfp4", "E2M1-2"), ("mxfp8-e4m3", "E4M3-6"), ("mxfp8-e5m2", "E5M2-6")],
+)
+def test_the_rule_of_the_sign_bit_is_cited_for_every_element(spec: str, rule: str) -> None:
+    x = np.zeros((1, 32), np.float32)
+    x[0, :6] = -1.34, 1.34, 6, -6, 0.0, -0.0
+    for column in range(6):
+        assert rule in cited("code", x, column, spec)
+
+
+@pytest.mark.rule("BLK-6")
+def test_the_rule_of_a_zero_byte_is_cited_for_one_alone() -> None:
+    usual = np.ones((1, 32), np.float32)
+    small = np.full((1, 32), 1e-9, np.float32)
+    small[0, 31] = 1e4  # of another block: the first one's scale becomes 0x00
+    for step in ("factor", "scaled value y"):
+        assert cited(step, usual, 0, "nvfp4") == ("BLK-4", "BLK-5")
+        assert cited(step, small, 0, "nvfp4") == ("BLK-4", "BLK-5", "BLK-6")
+
+
 @pytest.mark.parametrize(
     ("codec", "value", "note", "rules"),
     [
-        (CUDA_E2M1, 2.5, "between 2 and 3, a tie at 2.5: to the even code", ("E2M1-3",)),
-        (CUDA_E2M1, -2.6, "between 2 and 3, above the midpoint 2.5", ("E2M1-3",)),
-        (CUDA_E2M1, 7.0, "above the largest value 6: saturates", ("E2M1-4",)),
-        (CUDA_E2M1, np.inf, "above the largest value 6: saturates", ("E2M1-4",)),
+        (CUDA_E2M1, 2.5, "between 2 and 3, a tie at 2.5: to the even code", ("E2M1-3", "E2M1-2")),
+        (CUDA_E2M1, -2.6, "between 2 and 3, above the midpoint 2.5", ("E2M1-3", "E2M1-2")),
+        (CUDA_E2M1, 7.0, "above the largest value 6: saturates", ("E2M1-4", "E2M1-2")),
+        (CUDA_E2M1, np.inf, "above the largest value 6: saturates", ("E2M1-4", "E2M1-2")),
         (CUDA_E2M1, np.nan, "NaN", ("E2M1-5",)),
-        (CUDA_E2M1, -0.0, "exact; the sign of zero stays", ("E2M1-2",)),
-        (CUDA_E2M1, 1.5, "exact", ("E2M1-1",)),
-        (fp4ref.peers.ZERO_NAN, -0.0, "exact; sign bit dropped (sign negative)", ("E2M1-6",)),
+        (CUDA_E2M1, -0.0, "exact; the sign of zero stays", ("E2M1-1", "E2M1-2")),
+        (CUDA_E2M1, 1.5, "exact", ("E2M1-1", "E2M1-2")),
+        (fp4ref.peers.ZERO_NAN, -0.0, "exact; sign bit dropped (sign negative)", ("E2M1-1", "E2M1-6")),
+        (fp4ref.peers.ZERO_NAN, -1.0, "exact", ("E2M1-1", "E2M1-6")),
         (fp4ref.peers.ZERO_NAN, np.nan, "NaN", ("E2M1-6",)),
         (fp4ref.peers.DOWN_E2M1, 2.5, "between 2 and 3, a tie at 2.5: toward zero", ("E2M1-6",)),
         (FOUROVERSIX.element, 7.0, "rounds past the largest value 6: code 0x8", ("E2M1-6",)),
-        (FOUROVERSIX.element, 6.5, "between 6 and 8, below the midpoint 7", ("E2M1-3",)),
-        (CUDA_E4M3, 464.0, "above the largest value 448: saturates", ("E4M3-3",)),
+        (FOUROVERSIX.element, 6.5, "between 6 and 8, below the midpoint 7", ("E2M1-3", "E2M1-6")),
+        (CUDA_E4M3, 464.0, "above the largest value 448: saturates", ("E4M3-3", "E4M3-6")),
+        (CUDA_E4M3, -0.0, "exact; the sign of zero stays", ("E4M3-1", "E4M3-6")),
+        (OCP_INT8, -1.0, "exact", ("INT8-1",)),
+        (OCP_INT8, -0.0, "exact", ("INT8-1", "INT8-5")),
+        (OCP_INT8, -2.0, "above the largest value 1.984375: saturates", ("INT8-3", "INT8-1")),
+        (OWN_E1M4, -1.0, "exact", ("SPC-7",)),
         (CUDA_E8M0, 3.0, "between 2 and 4, rounded up", ("E8M0-2",)),
         (CUDA_E8M0, 0.0, "below the smallest value 5.877472e-39", ("E8M0-3",)),
     ],

@@ -435,7 +435,7 @@ def test_libraries_that_do_not_load(compiled):
         ({"declaration": {"empty": 0}}, "declaration.empty: 0, need a value like true"),
         ({"declaration": {"multiple": [1, "16"]}}, "declaration.multiple: [1, '16'], need a value like [1, 1]"),
         ({"declaration": {"operation": "add"}}, "declaration.operation: 'add', need one of quantize, "),
-        ({"declaration": {"direction": "up"}}, "declaration: direction 'up', need of row, column"),
+        ({"declaration": {"direction": "up"}}, "declaration: direction 'up', need one of row, column"),
     ],
 )
 def test_bad_signatures(settings, message):

@@ -7,6 +7,7 @@ import re
 import pytest
 from click.testing import CliRunner
 
+from commands import fp4
 from fp4ref import rules, source_files, spec_root
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.catalogue import PROFILES, PROMISES
@@ -17,6 +18,7 @@ from fp4ref.errors import FileError, UnknownNameError
 from fp4ref.proof import records
 from fp4ref.spec import from_json
 from fp4ref.specs import NVFP4, OWN
+from fp4ref.standard.places import by_room
 
 CHAPTER = """# 01 · Things (AAA, BBB)
 
@@ -231,7 +233,7 @@ def test_command_lists_and_filters(tree, monkeypatch):
     assert "E2M1-3" in run("e2m1").output
     listed = run("blk", "--kind", "choice", "--json")
     assert listed.exit_code == 0
-    assert [record["id"] for record in json.loads(listed.output)] == ["BLK-11"]
+    assert [record["id"] for record in json.loads(listed.output)] == ["BLK-16", "BLK-11"]
     monkeypatch.undo()
     monkeypatch.setattr(rules, "here", lambda: tree)  # small: to find the certificates of every rule takes seconds
     assert re.findall(r"(?m)^ *([A-Z]+-\d) ", run().output) == ["AAA-1", "BBB-1"]
@@ -347,3 +349,27 @@ def test_lists_and_texts_are_wrapped_between_words(line: str) -> None:
         table = told.startswith("|") or re.search(r"\S {2,}\S", told)
         assert fence or table or len(told) <= 80 or " " not in told.strip(), told
     assert sorted(words[0]) == sorted(words[1])
+
+
+def test_the_code_of_a_rule_is_listed_by_what_it_is_for() -> None:
+    """The golden model's first, with the line of a layout's digits; each citation in one room."""
+    index = rules.read(only=["LAY-3", "E2M1-3"])
+    rooms = by_room(index, "LAY-3")
+    first, *others = rooms["functions"]
+    line = (rules.here().package.parent / first.place.partition(":")[0]).read_text().splitlines()
+    assert first.name == "TILED_128X4"
+    assert "m(32,4,*) k(4,*): k0 m1 m0 k1 m2" in line[int(first.place.partition(":")[2]) - 1]
+    assert sorted([*others, *(each for room in list(rooms)[1:] for each in rooms[room])]) == sorted(
+        index.citing("LAY-3")["functions"]
+    )
+    folders = {"oracle": "conformance/oracle", "kit": "conformance", "proofs": "proof", "tools": "standard"}
+    for room, folder in folders.items():
+        assert rooms[room]
+        assert all(each.place.startswith(f"fp4ref/{folder}/") for each in rooms[room])
+    assert {each.place.split("/")[1] for each in rooms["figures"]} == {"diagrams", "explorer"}
+    assert {each.place.split("/")[1].partition(":")[0] for each in rooms["functions"]} == {"api.py", "layout"}
+    shown = fp4("rules", "E2M1-3").output.splitlines()
+    headings = ["functions:", "oracle:", "proofs:", "figures:", "backends:", "tests:"]
+    assert [line for line in shown if line in headings] == headings
+    model = shown[shown.index("functions:") : shown.index("oracle:")]
+    assert any(line.startswith("  Codec._round  fp4ref/formats/codec.py:") for line in model)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from fp4ref import arrays
 from fp4ref.quantized import DirectionData, Directions
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers, programs
 from fp4ref_cuda.paths import NOTHING
 
+Result = TypeVar("Result")
 NONE = Directions()
 
 
@@ -25,6 +27,8 @@ def one_direction(
     otherwise: Callable[..., DirectionData],
 ) -> Callable[..., DirectionData] | None:
     """Return a function that fills one direction. otherwise: serves calls for which no program was recorded."""
+    if _has_gaps(x):
+        return _copying(one_direction(call, x.contiguous(), amax, random_bits, out, noop, otherwise))
     bound = programs.bind("quantize", call, [x, noop, *of_one(_there(x, amax), random_bits, out)])
     if bound is None:
         return None
@@ -49,6 +53,8 @@ def both_directions(
     otherwise: Callable[..., Any],
 ) -> Callable[..., tuple[DirectionData, DirectionData]] | None:
     """Return the same for both directions."""
+    if _has_gaps(x):
+        return _copying(both_directions(call, x.contiguous(), amax, random_bits, out, noop, otherwise))
     bound = programs.bind("quantize", call, [x, noop, *of_both(_both_there(x, amax), random_bits, out)])
     if bound is None:
         return None
@@ -66,6 +72,15 @@ def both_directions(
         return DirectionData(*parts[:3]), DirectionData(*parts[3:])
 
     return again
+
+
+def _has_gaps(x: Any) -> bool:
+    return arrays.is_torch(x) and not x.is_contiguous()
+
+
+def _copying(again: Callable[..., Result] | None) -> Callable[..., Result] | None:
+    """Return a function of tensors whose rows do not lie one after the other, by one of their copies."""
+    return again and (lambda x, *given, **named: again(x.contiguous(), *given, **named))
 
 
 def of_one(amax: Any, random_bits: Any, out: DirectionData | None) -> tuple[Any, ...]:

@@ -60,7 +60,7 @@ def noop_flag(noop: Any, library: Library) -> Any:
     if name != "uint8":
         return noop
     word = library.empty((1,), "int32")
-    launch(library, "flag", "", (1,), (pointer(noop), pointer(word)), block=32)
+    launch(library, "flag", "", (1,), (pointer(noop), 1, 0, pointer(word)), block=32)
     return word
 
 

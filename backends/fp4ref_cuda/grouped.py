@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
@@ -15,7 +15,7 @@ from fp4ref.errors import ShapeError
 from fp4ref.quantized import Direction, DirectionData, Directions, Group, Quantized
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
-from fp4ref_cuda import buffers, maxima
+from fp4ref_cuda import buffers, maxima, programs
 from fp4ref_cuda.buffers import Library, Operands, pointer
 from fp4ref_cuda.checks import noop_flag, pointer_bits, require_buffer
 from fp4ref_cuda.demands import fused_reason
@@ -43,36 +43,61 @@ def quantize_grouped(
     """
     spec, names, splits = call.required, call.directions, call.splits
     assert splits is not None
-    rows, columns = call.sizes
     x, library = buffers.adopt(OPERATION, x)
     with library.current():
-        if fp4ref_numerics.takes_reciprocal(spec):
-            require_reciprocal(library)
-        x = buffers.contiguous(x)
-        flag_word = noop_flag(noop, library)
-        plan = group(spec, splits, columns, names, call.layout.name, call.source)
+        plan = group(spec, splits, call.sizes[1], names, call.layout.name, call.source)
         table = _uploaded(library, plan.table.tobytes(), len(splits))
-        whole = {name: _whole(library, spec, plan, (rows, columns), name) for name in names} if out is None else {}
-        if out is not None:
-            whole = {name: _required(library, spec, plan, (rows, columns), name, out, x) for name in names}
-        ran: tuple[str, ...] = ()
-        on = Operands(library, x, whole, amax._asdict(), {}, pointer(flag_word), table, len(splits))
-        addresses = pointer(x) | pointer_bits(whole, call.layout)
-        reason = "one direction"
-        if len(names) == 2:
-            reason = fused_reason(spec, call.source, (rows, columns), call.layout.name, addresses, splits)
-            if not reason and (amax.row is None) != (amax.column is None):
-                reason = "an amax for one direction"
-        if not reason:
-            ran = fused(call, on)
-        elif splits:
-            ran = maxima.fill(call, on)
-        if reason and plan.total_tiles:
-            general(call, on, plan.total_tiles, plan.across)
-            ran += ("quantize",)
+        given = () if out is None else (*_parts(out.row), *_parts(out.column))
+        inputs = x, table, noop, *amax, *given
+        act = partial(_filled, call, x, amax, out, noop, plan, table)
+        met = _met(call)
+        parts = programs.serve(OPERATION, met[0], inputs, act) if met else act()
+    if not met:
+        met.append(call)
+    each = dict(zip(names, (DirectionData(*parts[:3]), DirectionData(*parts[-3:])), strict=False))
+    return Group(_members(call, plan, each), Directions(each.get("row"), each.get("column")))
+
+
+@lru_cache(maxsize=1024)
+def _met(call: Call) -> list[Call]:
+    """Return the first of equal calls, once it was served: splits that are new each time are not recorded."""
+    return []
+
+
+def _parts(part: DirectionData | None) -> tuple[Any, ...]:
+    return (None, None, None) if part is None else part
+
+
+def _filled(
+    call: Call, x: Any, amax: Directions, out: Directions | None, noop: Any, plan: GroupPlan, table: Any
+) -> tuple[Any, ...]:
+    """Return the memory of the directions in use, filled."""
+    spec, names, (rows, columns), splits = call.required, call.directions, call.sizes, plan.splits
+    x, library = buffers.adopt(OPERATION, x)
+    if fp4ref_numerics.takes_reciprocal(spec):
+        require_reciprocal(library)
+    x = buffers.contiguous(x)
+    flag_word = noop_flag(noop, library)
+    whole = {name: _whole(library, spec, plan, (rows, columns), name) for name in names} if out is None else {}
+    if out is not None:
+        whole = {name: _required(library, spec, plan, (rows, columns), name, out, x) for name in names}
+    ran: tuple[str, ...] = ()
+    on = Operands(library, x, whole, amax._asdict(), {}, pointer(flag_word), table, len(splits))
+    addresses = pointer(x) | pointer_bits(whole, call.layout)
+    reason = "one direction"
+    if len(names) == 2:
+        reason = fused_reason(spec, call.source, (rows, columns), call.layout.name, addresses, splits)
+        if not reason and (amax.row is None) != (amax.column is None):
+            reason = "an amax for one direction"
+    if not reason:
+        ran = fused(call, on)
+    elif splits:
+        ran = maxima.fill(call, on)
+    if reason and plan.total_tiles:
+        general(call, on, plan.total_tiles, plan.across)
+        ran += ("quantize",)
     remember(Plan(f"grouped: {'tiles' if reason else fused_label(spec)}", ran, reason))
-    memory = Directions(whole.get("row"), whole.get("column"))
-    return Group(_members(call, plan, whole), memory)
+    return tuple(part for name in names for part in whole[name])
 
 
 @lru_cache(maxsize=256)

@@ -23,13 +23,16 @@ from fp4ref_cuda.bound import of_one
 from fp4ref_cuda.buffers import Operands, pointer
 from fp4ref_cuda.gemm import bind_gemm_blockwise, bind_gemm_exact, bind_gemm_fast, gemm_blockwise, gemm_exact, gemm_fast
 from fp4ref_cuda.launch import rehearse, require_reciprocal
+from fp4ref_cuda.moving import bind_turned, is_one, turned, written
 from fp4ref_cuda.multiply import multiply
 from fp4ref_cuda.paths import hadamard
 from fp4ref_cuda.per_tensor import (
     bind_tensor_decode,
+    bind_tensor_given,
     bind_tensor_quantize,
     tensor_codes,
     tensor_decode,
+    tensor_given,
     tensor_quantize,
     tensor_scale,
     tensor_values,
@@ -54,7 +57,7 @@ from fp4ref_cuda.plan import (
 from fp4ref_cuda.products import finish_product
 from fp4ref_cuda.randoms import bind_random_bits, random_bits
 from fp4ref_cuda.reading import bind_dequantize, convert_layout, dequantize
-from fp4ref_cuda.several import together
+from fp4ref_cuda.several import bind_steps, steps, together
 
 __all__ = [
     "amax",
@@ -65,9 +68,12 @@ __all__ = [
     "bind_quantize",
     "bind_quantize_both",
     "bind_random_bits",
+    "bind_steps",
     "bind_tensor_decode",
+    "bind_tensor_given",
     "bind_tensor_quantize",
     "bind_to_layout",
+    "bind_turned",
     "block_codes",
     "block_values",
     "convert_layout",
@@ -77,6 +83,7 @@ __all__ = [
     "gemm_exact",
     "gemm_fast",
     "hadamard",
+    "is_one",
     "last_plan",
     "multiply",
     "quantize",
@@ -84,12 +91,16 @@ __all__ = [
     "quantize_grouped",
     "random_bits",
     "rehearse",
+    "steps",
     "tensor_codes",
     "tensor_decode",
+    "tensor_given",
     "tensor_quantize",
     "tensor_scale",
     "tensor_values",
     "together",
+    "turned",
+    "written",
 ]
 
 

@@ -9,6 +9,7 @@ from fp4ref import arrays
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers, maxima, programs
 from fp4ref_cuda.buffers import pointer
+from fp4ref_cuda.checks import require_buffer
 from fp4ref_cuda.launch import launch
 from fp4ref_cuda.plan import ANY, Plan, prelude, remember
 from fp4ref_cuda.words import LARGEST, float_bits
@@ -54,6 +55,53 @@ def _quantized(call: Call, x: Any, least: float, power_of_two: bool) -> tuple[An
     codes = _codes(call, x, scale)
     remember(Plan("tensor_quantize", ("amax", "amax_finish", "tensor_scale", "tensor_codes")))
     return codes, inverse
+
+
+def tensor_given(call: Call, x: Any, scale: Any, amax: Any, word: Any = None) -> tuple[Any, Any]:
+    """Return codes of a tensor by a given scale, and 1 over that, float32 [1]; raise `amax` to its largest magnitude.
+
+    call: its specification's element is that of the codes. x: contiguous, with elements. scale, amax: float32 [1].
+    word: int32 [1]; unless it is 0, the amax stays as it is.
+
+    Errors: DTypeError, ShapeError, BackendError.
+
+    Rules: TEL-44.
+    """
+    inputs = x, scale, amax, word
+    codes, inverse = programs.serve("tensor_given", call, inputs, lambda: _given(call, x, scale, amax, word))
+    return codes, inverse
+
+
+def bind_tensor_given(call: Call, x: Any, scale: Any, amax: Any) -> Callable[[Any, Any, Any], tuple[Any, Any]] | None:
+    """Return a function that does the same for other tensors of these ones' kinds, without a flag."""
+    bound = programs.bind("tensor_given", call, (x, scale, amax, None))
+    if bound is None:
+        return None
+
+    def again(x: Any, scale: Any, amax: Any) -> tuple[Any, Any]:
+        made = bound(x, scale, amax, None)
+        return (made[0], made[1]) if made else tensor_given(call, x, scale.reshape(1), amax.reshape(1))
+
+    return again
+
+
+def _given(call: Call, x: Any, scale: Any, amax: Any, word: Any) -> tuple[Any, Any]:
+    buffers.require_kind("tensor_given", "x", x, call.source, call.sizes, "TEL-44")
+    for name, one in (("scale", scale), ("amax", amax)):
+        buffers.require_kind("tensor_given", name, one, "float32", (1,), "TEL-44")
+    if word is not None:
+        buffers.require_kind("tensor_given", "a flag's word", word, "int32", (1,), "LAY-12")
+    found = maxima.searched(Call("amax", ANY, call.source, device="cuda", shape=call.sizes), x, None, None)
+    restore = arrays.device_restorer(scale)
+    found, library = buffers.adopt("tensor_given", found)
+    require_buffer("tensor_given", amax, (1,), library, x)
+    with library.current():
+        inverse = library.empty((1,), "float32")
+        given = pointer(found), pointer(scale), pointer(amax), pointer(word), pointer(inverse)
+        launch(library, "tensor_raise", "", (1,), given, block=1)
+    codes = _codes(call, x, scale)
+    remember(Plan("tensor_given", ("amax", "amax_finish", "tensor_raise", "tensor_codes")))
+    return codes, restore(inverse)
 
 
 def tensor_scale(call: Call, amax: Any, least: float, power_of_two: bool) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from fp4ref.registry import Call
-from fp4ref_cuda import recording
+from fp4ref_cuda import programs, recording
 from fp4ref_cuda.buffers import Library
 from fp4ref_cuda.programs import KEPT, Program, current_library, program_of, seen_in
 from fp4ref_cuda.recording import Recording, Strided, recorded
@@ -56,6 +56,29 @@ def together(
         return act()
     _met[mark] = False
     return _recorded(library, key, call, given, starts, act)
+
+
+def steps(call: Call, kind: Hashable, inputs: Sequence[Any], act: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return act(*inputs), new tensors; from the second call of a kind on, one program makes them.
+
+    kind, inputs: as for `together`. `act` calls this backend's operations and makes views, and torch computes nothing.
+    """
+    return programs.serve(("steps", kind), call, inputs, lambda: act(*inputs))
+
+
+def bind_steps(
+    call: Call, kind: Hashable, inputs: Sequence[Any], act: Callable[..., tuple[Any, ...]]
+) -> Callable[..., tuple[Any, ...]] | None:
+    """Return a function of other inputs of these ones' kinds that acts on them."""
+    bound = programs.bind(("steps", kind), call, inputs)
+    if bound is None:
+        return None
+
+    def again(*inputs: Any) -> tuple[Any, ...]:
+        made = bound(*inputs)
+        return steps(call, kind, inputs, act) if made is None else made
+
+    return again
 
 
 def _room(kept: dict[Any, Any]) -> dict[Any, Any]:

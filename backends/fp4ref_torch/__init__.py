@@ -94,7 +94,7 @@ def _search(search: FourOverSix) -> list[str]:
 def load() -> ModuleType:
     """Return the operations; the first call imports torch, which listing backends does not need."""
     if find_spec("torch") is None:
-        raise ImportError("torch is not installed")
+        raise ImportError("torch is not installed: pip install 'fp4ref[torch]'")
     return import_module("fp4ref_torch.operations")
 
 

@@ -17,6 +17,7 @@ from fp4ref.cli.common import INTERNAL, REFUSED, printable, with_imports
 from fp4ref.cli.session import degrade_output, leave_on_signals
 from fp4ref.conformance.run.ending import INTERRUPTED, STOPPED
 from fp4ref.errors import Fp4Error
+from fp4ref.names import meant
 
 COMMANDS = {
     "quantize": "Quantize the tensors of a file, or a checkpoint.",
@@ -80,6 +81,12 @@ class Commands(click.Group):
         command: click.Command = getattr(import_module(f"fp4ref.cli.{cmd_name}"), cmd_name)
         return command if cmd_name in WITHOUT_NAMES else with_imports(command)
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Find a command; for an unknown name, say which one is most like it."""
+        if args[0] not in COMMANDS:
+            ctx.fail(f"No such command {args[0]!r}{meant(args[0], COMMANDS) or '; see fp4ref --help'}.")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""
         with formatter.section("Commands"):
@@ -90,8 +97,12 @@ class Commands(click.Group):
 
         Status: 2 for what was refused, 3 for an internal error, 130 for Ctrl-C, 141 for a reader that left.
 
+        With NO_COLOR in the environment, nothing is coloured, as rich does.
+
         Rules: CNF-11.
         """
+        if os.environ.get("NO_COLOR"):
+            ctx.color = False  # for every command below, what click prints is plain
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -163,5 +174,5 @@ def main() -> None:
     """Make, read and check bytes of NVFP4, MXFP4, MXFP6 and MXFP8.
 
     Exit status: 0 success, 1 bytes differ, 2 bad input, 3 an internal error of fp4ref; set FP4REF_TRACEBACK=1 to see
-    its traceback.
+    its traceback. 130 after Ctrl-C, 141 if the reader of a pipe left.
     """

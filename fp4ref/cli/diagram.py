@@ -33,6 +33,7 @@ Examples:
   fp4ref diagram tiled_128x4 --shape 8192x8192 --window 0:256,4:12 -o part.svg
   fp4ref diagram --all figures
 """
+SUFFIXES = {".svg": "svg", ".png": "png", ".txt": "text"}
 KINDS = {"text": kinds.TEXT, "svg": kinds.SVG, "png": kinds.PNG}
 
 
@@ -40,7 +41,7 @@ KINDS = {"text": kinds.TEXT, "svg": kinds.SVG, "png": kinds.PNG}
 @click.argument("what", required=False)
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="An .svg or .png file.")
 @click.option(
-    "--as", "kind", type=click.Choice(["text", "svg", "png"]), help="The format, if the file's suffix does not name it."
+    "--as", "kind", type=click.Choice(["text", "svg", "png"]), help="The format, where no suffix of a file names it."
 )
 @click.option("--spec", help="A profile, or a JSON file of one.")
 @click.option(
@@ -118,7 +119,7 @@ def _one(
     zoom: float,
     write: Callable[[bytes, str], None],
 ) -> None:
-    kind = kind or _kind(output, catalogue.figure(what).text is not None)
+    kind = _kind(output, kind, catalogue.figure(what).text is not None)
     if kind == "text":
         width = WIDTH if output else min(terminal_width() or WIDTH, WIDTH)
         write(catalogue.text(what, width, **options).encode(), kind)
@@ -135,13 +136,16 @@ def _one(
                 print_sum(line)
 
 
-def _kind(output: Path | None, has_text: bool) -> str:
+def _kind(output: Path | None, asked: str | None, has_text: bool) -> str:
+    """Return the format of the content; a suffix and --as that contradict each other are refused."""
     if output is None:
-        return "text" if has_text else "svg"
-    suffix = output.suffix.lower().removeprefix(".")
-    if suffix not in ("svg", "png", "txt"):
+        return asked or ("text" if has_text else "svg")
+    named = SUFFIXES.get(output.suffix.lower())
+    if named is None and asked is None:
         raise click.UsageError(f"{output}: the suffix names no kind; use .svg, .png or .txt, or --as")
-    return "text" if suffix == "txt" else suffix
+    if asked and named and asked != named:
+        raise click.UsageError(f"{output}: its suffix names {named}, --as {asked}; use only one of them")
+    return asked or str(named)
 
 
 def _list() -> None:

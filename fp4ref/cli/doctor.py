@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from fp4ref.catalogue import PROFILES
-from fp4ref.cli.common import paragraph
+from fp4ref.cli.common import load_every_extension, paragraph
 from fp4ref.conformance.run.machine import HINT, MachineReport, examine
 
 DIFFERS = 1
@@ -29,6 +29,7 @@ def doctor(as_json: bool) -> None:
     Exit status: 1 if this machine flushes subnormals to zero, because then no result can be trusted; else 0. A missing
     backend is reported; it is an error only if you ask for it by name.
     """
+    load_every_extension()  # so that the profiles that distributions declare are counted, and what fails is told
     report = examine()
     if as_json:
         record = dataclasses.asdict(report) | {"flush": report.flush._asdict(), "healthy": report.healthy}

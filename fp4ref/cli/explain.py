@@ -83,8 +83,8 @@ def explain(
         raise click.UsageError("give either FILE TENSOR ROW COLUMN or --values")
     if values is not None:
         x = _matrix(parse_values(values, dtype), columns)
-        row, column = divmod(index, x.shape[1])
         _require_index(index, x)
+        row, column = divmod(index, x.shape[1])
     else:
         if file is None or tensor is None or row is None or column is None:
             raise click.UsageError(
@@ -125,6 +125,8 @@ def _matrix(values: NDArray[Any], columns: int | None) -> NDArray[Any]:
 
 
 def _require_index(index: int, x: NDArray[Any]) -> None:
+    if not x.size:
+        raise ShapeError("explain", "--values without a value", "one or more", "NUM-4")
     if index >= x.size:
         raise DomainError("explain", f"--index {index} of {x.size} values", f"0 to {x.size - 1}", "NUM-4")
 

@@ -149,7 +149,8 @@ def find(first: Path, second: Path, shape: str | None, bits: str | None, as_json
     """Find every registered layout that stores the array FROM as the buffer TO.
 
     FROM is in row-major order: scales [rows, columns], or packed codes [rows, bytes] with --bits. TO may have any
-    shape. Files are .npy arrays, or raw bytes. If values are equal, several layouts may fit; distinct values decide.
+    shape. Files are .npy arrays, or raw bytes; of a .npz, save the array
+    by itself. If values are equal, several layouts may fit; distinct values decide.
 
     Exit status: 1 if no layout does.
     """
@@ -174,12 +175,17 @@ def find(first: Path, second: Path, shape: str | None, bits: str | None, as_json
             )
         kinds = len({relayouts.named(match.name).map for match in found})
         click.echo(f"{len(found)} layouts, {kinds} different; {distinct} distinct values in {array.size} units")
+        if not found and buffer.size != array.size:
+            paragraph(f"the sizes differ: FROM has {array.size} units, TO {buffer.size}; a layout may add padding")
     if not found:
         raise SystemExit(DIFFERS)
 
 
 def _read(path: Path) -> NDArray[Any]:
-    """Return the array of a .npy file, or the bytes of any other."""
+    """Return the array of a .npy file, or the bytes of any other; a file of several tensors is refused."""
+    if path.suffix in (".npz", ".safetensors", ".gguf", ".json"):
+        got = f"{path.suffix}, a file of several tensors"
+        raise FileError(f"read {shown(path)}", got, "one array: .npy, or raw bytes with --shape", "LAY-7")
     if path.suffix != ".npy":
         return np.frombuffer(path.read_bytes(), np.uint8)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from fp4ref.cli.common import load_every_extension, load_spec, paragraph
 from fp4ref.cli.selection import is_pattern, matches
 from fp4ref.errors import DomainError, Fp4Error, UnknownNameError
 from fp4ref.kernels import INPUTS
+from fp4ref.names import near
 
 if TYPE_CHECKING:
     from fp4ref.conformance.verdict.known_mistakes import Effect, KnownMistake
@@ -70,8 +70,8 @@ def _unknown(name: str, every: Iterable[KnownMistake], spec: str) -> Fp4Error:
     if name in known:
         needed = "a specification that it applies to" + (f", such as {known[name]}" if known[name] else "")
         return DomainError("mistakes", f"{name} under {spec}", needed, "CNF-26")
-    near = ", ".join(difflib.get_close_matches(name, known, n=3)) or "see `fp4ref mistakes`"
-    return UnknownNameError("mistake", f"unknown name {name!r}", f"a known one ({near})", "SPC-4")
+    close = ", ".join(near(name, known)) or "see `fp4ref mistakes`"
+    return UnknownNameError("mistake", f"unknown name {name!r}", f"a known one ({close})", "SPC-4")
 
 
 def _require_known(stage: str, rule: str) -> None:

@@ -23,7 +23,7 @@ from fp4ref.cli.common import (
 from fp4ref.cli.quantize_checkpoint import quantize_checkpoint
 from fp4ref.cli.selection import is_pattern, select
 from fp4ref.conformance.dumps.files import Dump, DumpPlan, write_dump
-from fp4ref.errors import DTypeError, FileError, Fp4Error, ShapeError
+from fp4ref.errors import DomainError, DTypeError, FileError, Fp4Error, ShapeError
 from fp4ref.files import TensorFile, files_of, open_tensors
 from fp4ref.files.kinds import DUMP
 from fp4ref.files.targets import require_target
@@ -117,16 +117,29 @@ def quantize(
         job = _Job(file, spec, order.name, names, keep_input)
         plans, skipped = _planned(job, patterns)
         if not plans:
-            raise DTypeError(f"quantize {source}", "no tensor that can be quantized", "float32, bfloat16 or float16")
+            raise _nothing_left(source, skipped)
         with progress(len(plans), "quantize") as step:
             write_dump(output, [_announced(plan, step) for plan in plans], sources, kind=DUMP, force=force)
-    for name, why in skipped:
-        click.echo(printable(f"skipped {name}: {why}"), err=True)
+    _print_skipped(skipped)
     elements = sum(rows * columns for rows, columns in (matrix_shape(plan.shape) for plan in plans))
     click.echo(
         f"{output}: {len(plans)} tensors, {elements:,} elements, {spec.name} (spec {SPEC_VERSION}), "
         f"{directions}, scales {order.name}" + (f"; {len(skipped)} skipped" if skipped else "")
     )
+
+
+def _nothing_left(source: Path, skipped: list[tuple[str, Fp4Error]]) -> Fp4Error:
+    """Return the error of a file of which no tensor can be quantized; print the reasons of several."""
+    if len(skipped) == 1:
+        return skipped[0][1]
+    _print_skipped(skipped)
+    got, rule = (f"{len(skipped)} tensors, all skipped", skipped[0][1].rule) if skipped else ("no tensor", "NUM-3")
+    return DomainError(f"quantize {source}", got, "at least one that can be quantized", rule)
+
+
+def _print_skipped(skipped: list[tuple[str, Fp4Error]]) -> None:
+    for name, error in skipped:
+        click.echo(printable(f"skipped {name}: {error.got}, need {error.needed}"), err=True)
 
 
 class _Job(NamedTuple):
@@ -139,9 +152,10 @@ class _Job(NamedTuple):
     keep_input: bool
 
 
-def _planned(job: _Job, patterns: tuple[str, ...]) -> tuple[list[DumpPlan], list[tuple[str, str]]]:
-    """Return the tensors to quantize, and those to skip with the reason. Rules: NUM-3, NUM-4, HAD-5."""
-    plans, skipped = [], []
+def _planned(job: _Job, patterns: tuple[str, ...]) -> tuple[list[DumpPlan], list[tuple[str, Fp4Error]]]:
+    """Return the tensors to quantize, and those to skip with the error of each. Rules: NUM-3, NUM-4, HAD-5."""
+    plans: list[DumpPlan] = []
+    skipped: list[tuple[str, Fp4Error]] = []
     for name in select(job.file.names, patterns):
         error = _refusal(job, name)
         if error is None:
@@ -149,7 +163,7 @@ def _planned(job: _Job, patterns: tuple[str, ...]) -> tuple[list[DumpPlan], list
         elif any(pattern == name and not is_pattern(pattern) for pattern in patterns):
             raise error
         else:
-            skipped.append((name, f"{error.got}, need {error.needed}"))
+            skipped.append((name, error))
     return plans, skipped
 
 

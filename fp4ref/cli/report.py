@@ -52,6 +52,8 @@ class ReportSubject(NamedTuple):
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
 @click.option(
     "--specs",
+    "--spec",
+    "specs",
     default=SPECS,
     show_default=SPECS.replace(",", ", "),
     help="Profiles or JSON files of them; NAME:column for x^T.",

@@ -19,6 +19,7 @@ from fp4ref.proof.claims import ProofClaim
 from fp4ref.proof.status import Shown, status
 from fp4ref.standard import examples, history, made
 from fp4ref.standard.levels import rules_of
+from fp4ref.standard.places import by_room
 
 EPILOG = """\b
 Examples:
@@ -126,7 +127,9 @@ def _show(index: standard.Index, rule: standard.Rule) -> None:
     click.echo(rule.text if width is None else _folded(rule.text, width))
     click.echo(f"\nchapter: {rule.chapter}")
     click.echo(f"since: {history.first_version(rule.id)}")
-    for kind, places in examples.citing(index, rule.id).items():
+    cited = examples.citing(index, rule.id)
+    del cited["functions"]
+    for kind, places in (by_room(index, rule.id) | cited).items():
         if places:
             click.echo(f"{kind}:")
         for found in places:

@@ -80,7 +80,9 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
 @click.argument("paths", metavar="[PATH|SPEC|-]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--spec", help="The specification of the bytes, if the dump names none or the wrong one.")
 @click.option("--profile", help="Judge by this profile instead of the dump's own specification.")
-@click.option("--layout", "scale_layout", help="The layout of the scales, if the dump does not name it.")
+@click.option(
+    "--layout", "scale_layout", help="The layout of the scales: a kernel's, or that of a dump that names none."
+)
 @click.option(
     "--dtype", type=click.Choice(list(INPUT_DTYPES)), help="The type of x, if the file stores its bits as integers."
 )

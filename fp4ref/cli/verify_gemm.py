@@ -20,6 +20,7 @@ from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict.product_runs import check
 from fp4ref.conformance.verdict.products import ProductReport
 from fp4ref.errors import DomainError
+from fp4ref.names import meant
 from fp4ref.spec import Spec
 
 IGNORED = frozenset({"--save-case", "--level", "--weights", "--direction"})
@@ -40,7 +41,12 @@ def check_gemm(
     refuse_options(choice.given & IGNORED, "not for a gemm")
     unknown = [name for name in chosen or () if name not in FAMILIES]
     if unknown:
-        raise DomainError("verify", f"family {unknown[0]!r} of gemm", f"of {', '.join(FAMILIES)}", "CNF-7")
+        raise DomainError(
+            "verify",
+            f"family {unknown[0]!r} of gemm",
+            f"one of {', '.join(FAMILIES)}{meant(unknown[0], FAMILIES)}",
+            "CNF-7",
+        )
     needed = required(choice.require, FAMILIES)
     report = check(
         subject,

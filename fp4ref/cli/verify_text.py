@@ -202,7 +202,7 @@ def violated_lines(
             lines += [f"{said}: {rule} {known[rule].title if rule in known else ''}".rstrip() for rule in rules]
         else:
             held = ", ".join(_held(rule, cells[rule]) for rule in rules)
-            lines.append(f"{said}: {held}" if held else said)
+            lines.append(f"{said}: {held} cases pass" if held else said)
     return lines
 
 

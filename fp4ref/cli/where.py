@@ -49,10 +49,12 @@ def where(
 
     ROW and COLUMN are those of the tensor, also in the column direction.
     """
-    geometry = Geometry(load_spec(spec_name), parse_shape(shape), direction)
-    layouts = tuple(layout(name) for name in names) or tuple(LAYOUTS[name] for name in NAMED)
+    geometry = Geometry(load_spec(spec_name), parse_shape(shape, "where"), direction)
+    layouts = tuple(layout(name, "where") for name in names) or tuple(LAYOUTS[name] for name in NAMED)
     asked = [row is not None and column is not None, data_byte is not None, scale_byte is not None]
-    if sum(asked) != 1 or (row is None) != (column is None):
+    if sum(asked) > 1 or (row is not None and sum(asked) == 1 and not asked[0]):
+        raise click.UsageError("give only one of ROW COLUMN, --data-byte and --scale-byte")
+    if not any(asked):
         raise click.UsageError("give ROW COLUMN, or --data-byte, or --scale-byte")
     if scale_byte is not None and packing != CANONICAL:
         raise click.UsageError("--packing applies to ROW COLUMN and to --data-byte")
@@ -67,7 +69,7 @@ def where(
             raise click.UsageError("--scale-byte needs one --layout: a layout is named, never inferred [LAY-7]")
         paragraph(scale_sentence(geometry, scale_byte, layouts[0]))
     elif row is not None and column is not None:
-        place = geometry.place(row, column)
+        place = geometry.place(row, column, "where")
         paragraph(_sentence(place, layouts, packing))
         for line in place.sums(tuple(found.name for found in layouts)):
             print_sum(line)
@@ -82,7 +84,8 @@ def scale_sentence(geometry: Geometry, offset: int, found: Layout) -> str:
     scale = geometry.of_scale_byte(offset, found)
     matrix = "x" if geometry.direction == "row" else "x^T"
     name = spoken(geometry.spec)
-    start = f"{found.name} byte {offset} of {article(name)} {name} tensor {geometry.shape[0]} x {geometry.shape[1]}"
+    size = f"{geometry.shape[0]} x {geometry.shape[1]}"
+    start = f"{found.name} byte {offset} of {article(name)} {name} tensor {size}"
     if scale is None:
         words, rule = found.unused(offset, *geometry.scales) or ("padding", "LAY-15")
         return f"{start}: {words}, no scale is stored here [{rule}]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -18,7 +17,7 @@ from fp4ref.errors import BackendError, DomainError, UnknownNameError
 from fp4ref.formats import FORMATS
 from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS, TILED_128X4
 from fp4ref.layout.arguments import counted
-from fp4ref.names import unknown
+from fp4ref.names import meant, unknown
 from fp4ref.rules import CITED
 from fp4ref.specs import MXFP8_E4M3, NVFP4_RHT
 
@@ -240,8 +239,8 @@ def figure(name: str) -> Figure:
         return _of_layout(name)
     if name in FORMATS:
         return _of_format(name)
-    hint = "".join(f" (did you mean {close}?)" for close in difflib.get_close_matches(name, FIGURES, n=1, cutoff=0.5))
-    raise UnknownNameError("diagram", unknown(repr(name)), f"one of {', '.join(FIGURES)}{hint}")
+    known = [*FIGURES, *relayouts.every(), *FORMATS]
+    raise UnknownNameError("diagram", unknown(repr(name)), f"one of {', '.join(FIGURES)}{meant(name, known)}")
 
 
 def request(name: str, **options: Any) -> Request:

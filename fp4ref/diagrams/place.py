@@ -52,9 +52,9 @@ class Geometry:
         """Bytes of data that a row takes."""
         return width(self.matrix[1], self.spec.element.format)
 
-    def place(self, row: int, column: int) -> ElementPlace:
-        """Return the place of element (row, column) of the tensor. Rules: NUM-4."""
-        require_element((row, column), self.shape)
+    def place(self, row: int, column: int, operation: str = "diagram") -> ElementPlace:
+        """Return the place of element (row, column) of the tensor; operation: named by an error. Rules: NUM-4."""
+        require_element((row, column), self.shape, operation)
         return self._at(*((row, column) if self.direction == "row" else (column, row)))
 
     def of_data_byte(self, offset: int, packing: str = CANONICAL) -> list[ElementPlace]:

@@ -13,6 +13,7 @@ from fp4ref.spec import Spec
 from fp4ref.specs import NVFP4
 
 Range = tuple[int, int]  # start and stop
+DIGITS = 9  # of a size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +36,12 @@ class Request:
     theme: str = "auto"
 
 
-def parse_shape(text: str) -> tuple[int, int]:
-    """Read "128x256" as (128, 256). Rules: NUM-4."""
-    match = re.fullmatch(r"(\d{1,9})x(\d{1,9})", text.strip().lower().replace("×", "x"))
-    if match is None or not int(match[1]) * int(match[2]):
-        raise ShapeError("diagram", f"shape {text!r}", "MxK with both at least 1, like 128x256", "NUM-4")
+def parse_shape(text: str, operation: str = "diagram") -> tuple[int, int]:
+    """Read "128x256" as (128, 256); operation: named by an error. Rules: NUM-4."""
+    match = re.fullmatch(r"(\d+)x(\d+)", text.strip().lower().replace("×", "x"))
+    if match is None or not all(0 < len(size.lstrip("0")) <= DIGITS for size in match.groups()):
+        needed = f"MxK with both at least 1 and of at most {DIGITS} digits, like 128x256"
+        raise ShapeError(operation, f"shape {text!r}", needed, "NUM-4")
     return int(match[1]), int(match[2])
 
 
@@ -68,11 +70,11 @@ def parse_window(text: str) -> tuple[Range, Range]:
     raise DomainError("diagram", f"window {text!r}", "ROWS,COLUMNS as ranges that are not empty, like 0:256,4:12")
 
 
-def require_element(element: tuple[int, int], shape: tuple[int, int]) -> None:
-    """Require that an element is in its tensor. Rules: NUM-4."""
+def require_element(element: tuple[int, int], shape: tuple[int, int], operation: str = "diagram") -> None:
+    """Require that an element is in its tensor; operation: named by an error. Rules: NUM-4."""
     if not (0 <= element[0] < shape[0] and 0 <= element[1] < shape[1]):
-        got = f"element ({element[0]}, {element[1]}) of a {shape[0]} x {shape[1]} tensor"
-        raise DomainError("diagram", got, f"row < {shape[0]} and column < {shape[1]}", "NUM-4")
+        got = f"element ({element[0]}, {element[1]}) of a tensor of {shape[0]} x {shape[1]}"
+        raise DomainError(operation, got, f"row < {shape[0]} and column < {shape[1]}", "NUM-4")
 
 
 def around_place(place: tuple[int, int], size: tuple[int, int], most: tuple[int, int]) -> tuple[Range, Range]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-
 from fp4ref.errors import LayoutError, UnknownLayoutError
 from fp4ref.layout.field_data import OTHER_DATA
 from fp4ref.layout.field_scales import SCALES
 from fp4ref.layout.origin import Origin
 from fp4ref.layout.value import Layout
-from fp4ref.names import Names, unknown
+from fp4ref.names import Names, meant, near, unknown
 
 # Certificates: offset-*, group-*, piece-*.
 LINEAR = Layout("linear", "m(*) k(*): k0 m0", "LAY-1")
@@ -45,10 +43,14 @@ def layout(name: str, operation: str = "scale_layout") -> Layout:
 
     operation: named by an error.
     """
+    if isinstance(name, Layout):
+        got = f"the layout {name.name} itself"
+        raise UnknownLayoutError(operation, got, "its name; fp4ref.register(layout) lets a name find it", "LAY-7")
     if not isinstance(name, str) or name not in LAYOUTS:
-        near = difflib.get_close_matches(str(name), [known for known in ORIGINS if known in LAYOUTS], n=3)
-        usual = ", ".join([known.name for known in scale_layouts()] + near)
-        raise UnknownLayoutError(operation, unknown(repr(name)), f"one of {usual}; see `fp4ref layouts`", "LAY-59")
+        usual = [known.name for known in scale_layouts()]
+        close = [known for known in near(name, LAYOUTS) if known not in usual]
+        needed = f"one of {', '.join(usual + close)}{meant(name, LAYOUTS)}; see `fp4ref layouts`"
+        raise UnknownLayoutError(operation, unknown(repr(name)), needed, "LAY-59")
     found = LAYOUTS[name]
     if reason := found.unfit_for_scales():
         raise LayoutError(operation, f"{name!r}, which has {reason}", "bytes in rows and columns", "RES-6")

@@ -51,7 +51,7 @@ def worked(layout: Layout, sizes: Sequence[int], indices: Sequence[int]) -> str:
     found, offset = layout.strides(*sizes), int(layout.offsets(indices, sizes))
     text = formula(layout, sizes, indices)
     if not found.table:
-        return f"{text} = {offset}"
+        return text if text == str(offset) else f"{text} = {offset}"
     summed = int(replace(found, table=()).offsets([np.asarray(index) for index in indices]))
     run = offset - (offset - found.base) % len(found.table)
     return f"{text} = {summed}; place {summed - run} of the table is {offset - run}: {run} + {offset - run} = {offset}"

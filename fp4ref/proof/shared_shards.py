@@ -191,7 +191,7 @@ def claims() -> Iterator[ProofClaim]:
         covers=(
             PADDED,
             "fp4ref.te.nvfp4_quantizer:NVFP4Quantizer.fill",
-            "fp4ref.te.float8_tensor:Float8CurrentScalingQuantizer.make",
+            "fp4ref.te.float8_quantizer:Float8CurrentScalingQuantizer.make",
         ),
         reduction="a member only sees the largest amax of all, so members that have it at each place decide",
         **shared,

@@ -22,7 +22,8 @@ from fp4ref.te.distributed import gather_along_first_dim
 from fp4ref.te.dtypes import DType
 from fp4ref.te.float8_block_quantizer import Float8BlockQuantizer
 from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensor, Float8BlockwiseQTensorStorage
-from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer, Float8Tensor, Float8TensorStorage
+from fp4ref.te.float8_quantizer import Float8CurrentScalingQuantizer, Float8Quantizer
+from fp4ref.te.float8_tensor import Float8Tensor, Float8TensorStorage
 from fp4ref.te.freed_memory import keep_freed_memory as _keep_freed_memory
 from fp4ref.te.gemm import general_gemm, generic_gemm
 from fp4ref.te.graph import make_graphed_callables

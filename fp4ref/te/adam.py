@@ -11,7 +11,8 @@ from torch import Tensor
 from fp4ref.spec import Spec
 from fp4ref.te.adam_states import WIDE, state_type
 from fp4ref.te.errors import SettingError
-from fp4ref.te.float8_tensor import Float8Quantizer, Float8Tensor
+from fp4ref.te.float8_quantizer import Float8Quantizer
+from fp4ref.te.float8_tensor import Float8Tensor
 from fp4ref.te.module.options import require_only_supported
 from fp4ref.te.tensor import QuantizedTensor
 

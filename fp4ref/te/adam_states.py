@@ -17,7 +17,7 @@ from fp4ref.errors import Fp4Error
 from fp4ref.spec import Spec
 from fp4ref.te.dtypes import DType
 from fp4ref.te.errors import SettingError
-from fp4ref.te.float8_tensor import Float8Quantizer
+from fp4ref.te.float8_quantizer import Float8Quantizer
 
 WIDE = torch.float32
 FP8_LARGEST = 448.0

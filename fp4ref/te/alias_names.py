@@ -74,7 +74,7 @@ GATHERED: dict[str, tuple[str, ...]] = {
     f"{TENSOR}.quantized_tensor": ("tensor: QuantizedTensor", "quantizer: Quantizer", "storage:*"),
     f"{TENSOR}.nvfp4_tensor": ("nvfp4_storage:*", "nvfp4_tensor:*", "nvfp4_quantizer:*", "hadamard:*"),
     f"{TENSOR}.mxfp8_tensor": ("mxfp8_tensor:*", "mxfp8_quantizer:*"),
-    f"{TENSOR}.float8_tensor": ("float8_tensor:*",),
+    f"{TENSOR}.float8_tensor": ("float8_tensor:*", "float8_quantizer:*"),
     f"{TENSOR}.float8_blockwise_tensor": ("float8_block_tensor:*", "float8_block_quantizer:*"),
     f"{TENSOR}.utils": ("master_weights:*",),
     f"{TENSOR}.grouped_tensor": ("grouped_tensor: GroupedTensor",),

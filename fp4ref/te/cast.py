@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import cache, lru_cache
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -57,22 +58,26 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
 
 def _kind(kind: Hashable, tensor: Tensor, output: Any, noop: Tensor | None) -> Hashable | None:
     """Return the kind of a call that quantizes, None if an array has none. kind: of the quantizer."""
-    seen = repeats.kind_of(tensor)
-    if seen is None or output is None:
+    if output is None:
+        seen = repeats.kind_of(tensor)
         return None if seen is None or noop is not None else ("te.quantize", kind, seen)
     if not isinstance(output, QuantizedTensorStorage):
         return None
-    flag, values = None if noop is None else repeats.kind_of(noop), output.__dict__
+    family: Any = type(output)
+    values = output.__dict__
+    try:
+        kinds = repeats.number_of_kinds((kind, family, tensor.shape), (tensor, noop, *_buffers_of(family)(values)))
+    except KeyError:  # a buffer that nobody assigned
+        return None
     shape = output.shape if isinstance(output, Tensor) else None
-    found: list[Any] = ["te.update", kind, seen, flag, type(output), shape]
-    for name in output.BUFFERS:
-        buffer = values.get(name)
-        form = None if buffer is None else repeats.kind_of(buffer)
-        if form is None and buffer is not None:
-            return None
-        found.append(form)
-    found += [values.get(name) for name in (*output.SETTINGS, "_dtype")]
-    return None if flag is None and noop is not None else tuple(found)
+    settings = [values.get(name) for name in (*family.SETTINGS, "_dtype")]
+    return None if kinds is None else ("te.update", kind, kinds, family, shape, *settings)
+
+
+@cache
+def _buffers_of(family: Any) -> Callable[[dict[str, Any]], tuple[Tensor | None, ...]]:
+    """Return the function that takes the buffers of storage out of its attributes."""
+    return itemgetter(*family.BUFFERS)
 
 
 def _repeating(
@@ -89,17 +94,15 @@ def _repeating(
         return make and made_again
     if _kind(quantizer.kind_of_call(), x, output, noop) != key:  # buffers were replaced
         return None
-    skip = None if noop is None or noop.device.type == "cpu" else _skip(noop)
-    fill, on_device = quantizer.filled_again(x, output, skip), skip is not None
+    flag = None if noop is None or noop.device.type == "cpu" else noop
+    fill = quantizer.filled_again(x, output, flag)
     if fill is None:
         return None
 
     def filled_again(x: Tensor, quantizer: Any, output: Any, noop: Any) -> Any:
         debug.count_again(counts)
-        if noop is None:
-            fill(x, quantizer, output, None)
-        elif on_device:
-            fill(x, quantizer, output, _skip(noop))
+        if noop is None or flag is not None:
+            fill(x, quantizer, output, noop)
         elif noop.reshape(-1)[0].item() != 1:
             fill(x, quantizer, output, None)
         else:
@@ -225,17 +228,17 @@ def write(buffer: Tensor, values: Tensor, skip: Tensor | None) -> None:
 
 
 def turned(codes: Tensor) -> Tensor:
-    """Return the transpose of a matrix of bytes, its rows one after the other; faster than torch on a CPU."""
-    if codes.device.type == "cpu" and codes.is_contiguous():
-        turn = _turner(codes.shape, registry.registered())
+    """Return the transpose of a matrix of bytes, its rows one after the other; by a backend where one turns bytes."""
+    if codes.is_contiguous():
+        turn = _turner(codes.shape, codes.device, registry.registered())
         if turn is not None:
             return turn(codes)
     return codes.t().contiguous()
 
 
 @lru_cache(maxsize=4096)
-def _turner(shape: tuple[int, int], registered: Same) -> Callable[[Tensor], Tensor] | None:
-    """Return the function that turns matrices in the CPU's memory; None without a backend that has one."""
-    found = server("turned", torch.device("cpu"), (shape[0], shape[1]))
+def _turner(shape: tuple[int, int], device: torch.device, registered: Same) -> Callable[[Tensor], Tensor] | None:
+    """Return the function that turns matrices on a device; None without a backend that has one."""
+    found = server("turned", device, (shape[0], shape[1]))
     bind = found and registry.binder(found[0], None)
-    return bind(found[0], torch.empty(shape, dtype=torch.uint8)) if found and bind else None
+    return bind(found[0], torch.empty(shape, dtype=torch.uint8, device=device)) if found and bind else None

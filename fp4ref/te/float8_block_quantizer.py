@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Self
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from fp4ref import api
 from fp4ref.quantized import Direction
+from fp4ref.te import steps
 from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.cast import fp8_codes, write
 from fp4ref.te.dtypes import FLOATS, DType
@@ -143,23 +144,33 @@ class Float8BlockQuantizer(Quantizer):
 
     def _in_one_pass(self, tensor: Tensor) -> dict[str, Tensor | None] | None:
         """Return the buffers that a backend makes in one pass, by attribute; None without such a backend."""
+        made = self._passed(tensor)
+        return self._by_attribute(made, tensor.shape) if made else None
+
+    def _by_attribute(self, made: tuple[Tensor | None, ...], shape: torch.Size) -> dict[str, Tensor | None]:
+        """Return the buffers of a tensor by attribute."""
+        (codes, scales, columns, scales_of_columns), flat = made, len(shape) == 2
+        return {
+            "_rowwise_data": codes if codes is None or flat else codes.view(shape),
+            "_columnwise_data": columns if columns is None or flat else columns.view(self.get_columnwise_shape(shape)),
+            "_rowwise_scale_inv": scales,
+            "_columnwise_scale_inv": scales_of_columns,
+        }
+
+    def _passed(self, tensor: Tensor) -> tuple[Tensor | None, ...]:
+        """Return codes as matrices, and scales, of rows and of columns, by one pass of a backend; else nothing."""
         direction = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
         if direction is None or not tensor.numel():
-            return None
+            return ()
         shape = tuple(tensor.shape)
         x = tensor.reshape(-1, shape[-1] if shape else 1)
         matrix, spec = (x.shape[0], x.shape[1]), mxfp8(self.dtype)
         found = server("block_codes", x.device, matrix, spec=spec, source=x.dtype, direction=direction)
         if found is None:
-            return None
+            return ()
         how = self.amax_epsilon, self.force_pow_2_scales, self.block_scaling_dim == 2
-        codes, scales, columns, scales_of_columns = found[1](found[0], x, *how)
-        return {
-            "_rowwise_data": None if codes is None else codes.view(shape),
-            "_columnwise_data": None if columns is None else columns.view(self.get_columnwise_shape(shape)),
-            "_rowwise_scale_inv": scales,
-            "_columnwise_scale_inv": scales_of_columns,
-        }
+        made: tuple[Tensor | None, ...] = found[1](found[0], x, *how)
+        return made
 
     def kind_of_call(self) -> Hashable | None:
         """Return the settings, and the device that is emulated; None for other classes."""
@@ -175,20 +186,33 @@ class Float8BlockQuantizer(Quantizer):
         return fill and (lambda x, quantizer: quantizer._tensor(fill(x), shape, dtype, device))
 
     def filled_again(
-        self, tensor: Tensor, dst: Any, skip: Tensor | None
+        self, tensor: Tensor, dst: Any, flag: Tensor | None
     ) -> Callable[[Tensor, Self, Any, Tensor | None], None] | None:
         """Return a function that fills other tensors of a kind with what is made first."""
-        fill = self._repeating(tensor)
-        if fill is None:
+        if not tensor.is_contiguous():
             return None
+        kind, filled = ("fp8 blocks", self.kind_of_call()), None
+        if self._passed(tensor):
+            filled = steps.filled(kind, tensor, dst, flag, _buffers_of, self.copy()._fill_by_steps)
+        fill = None if filled or flag is not None else self._repeating(tensor)
+        if fill is None:
+            return filled
 
-        def again(x: Tensor, quantizer: Self, dst: Any, skip: Tensor | None) -> None:
+        def again(x: Tensor, quantizer: Self, dst: Any, flag: Tensor | None) -> None:
             held = dst.__dict__
             for name, made in fill(x).items():
                 if made is not None:
-                    write(held[name], made, skip)
+                    held[name].copy_(made)
 
         return again
+
+    def _fill_by_steps(self, x: Tensor, kept: Sequence[Any], held: Sequence[Any], word: Tensor | None) -> None:
+        made = self._in_one_pass(x)
+        assert made is not None
+        for buffer, name in zip(held, Float8BlockwiseQTensorStorage.BUFFERS, strict=True):
+            each = made[name]
+            if each is not None:
+                steps.written(each, buffer, word)
 
     def _repeating(self, tensor: Tensor) -> Callable[[Tensor], dict[str, Tensor | None]] | None:
         """Return the function that makes the buffers of tensors of a kind, by attribute; None without one."""
@@ -196,10 +220,16 @@ class Float8BlockQuantizer(Quantizer):
         if directions is None or not tensor.numel() or not tensor.is_contiguous():
             return None
         if self._in_one_pass(tensor) is not None:
-            return self.copy()._in_one_pass  # type: ignore[return-value]
+            return self._one_pass_again(tensor)
         if tensor.device.type != "cpu" or not self.force_pow_2_scales or self.amax_epsilon:
             return None
         return blocks_again(tensor, self.dtype, directions, self.block_scaling_dim == 2)
+
+    def _one_pass_again(self, tensor: Tensor) -> Callable[[Tensor], dict[str, Tensor | None]]:
+        """Return the function that makes the buffers of tensors of a kind by a backend's one pass."""
+        same, shape = self.copy(), tensor.shape
+        run = steps.repeated(("fp8 blocks made", self.kind_of_call()), (tensor,), lambda x: same._passed(x.detach()))
+        return same._in_one_pass if run is None else (lambda x: same._by_attribute(run(x), shape))  # type: ignore[return-value]
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
         """Fit an existing tensor to the directions in use; buffers that exist stay. Rules: TEL-5."""
@@ -263,3 +293,7 @@ class Float8BlockQuantizer(Quantizer):
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return Float8BlockScaling
+
+
+def _buffers_of(dst: Any) -> list[Any]:
+    return [dst.__dict__[name] for name in Float8BlockwiseQTensorStorage.BUFFERS]

@@ -20,7 +20,8 @@ from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as TILE
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
 from fp4ref.te.float8_block_tensor import BLOCK, Float8BlockwiseQTensor
-from fp4ref.te.float8_tensor import Float8Quantizer, Float8Tensor, Float8TensorStorage
+from fp4ref.te.float8_quantizer import Float8Quantizer
+from fp4ref.te.float8_tensor import Float8Tensor, Float8TensorStorage
 from fp4ref.te.fsdp import repadded
 from fp4ref.te.hybrid_tensor import HybridQuantizedTensor
 from fp4ref.te.identity_tensor import IdentityTensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -13,7 +14,7 @@ from fp4ref import api, registry
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionChoice, DirectionData, Parts, Quantized
 from fp4ref.spec import Spec
-from fp4ref.te import specifications
+from fp4ref.te import mxfp8_again, specifications, steps
 from fp4ref.te.cast import turned, write
 from fp4ref.te.dtypes import FLOATS, DType, dtype_name
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
@@ -106,7 +107,7 @@ class MXFP8Quantizer(Quantizer):
 
     def make(self, tensor: Tensor, drawn: Any = None) -> Any:
         """Quantize a contiguous tensor in one call. Rules: TEL-3."""
-        asked = self._asked(tensor)
+        asked = self.asked(tensor)
         if asked is None:
             return super().make(tensor)
         q = api.quantize(tensor.view(-1, tensor.shape[-1]), *asked)
@@ -114,27 +115,39 @@ class MXFP8Quantizer(Quantizer):
 
     def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
         """Return a function that makes other tensors of a kind."""
-        asked, width = self._asked(tensor), tensor.shape[-1]
-        repeat = asked and tensor.is_contiguous() and api.quantize_again(tensor.view(-1, width), *asked)
-        flat = tensor.dim() == 2
-        if not repeat:
+        asked, width = self.asked(tensor), tensor.shape[-1]
+        if asked is None or not tensor.is_contiguous():
             return None
-        of = tensor.dtype, tensor.shape, tensor.device
-        return lambda x, quantizer: quantizer._made(repeat(x if flat else x.view(-1, width)), of)
+        of, flat = (tensor.dtype, tensor.shape, tensor.device), tensor.dim() == 2
+        if self.columnwise_usage and not (self.internal and self.optimize_for_gemm):
+            by_steps = steps.repeated(("mxfp8 made", self.kind_of_call()), (tensor,), self.copy()._buffers_by_steps)
+            if by_steps is not None:
+                return lambda x, quantizer: quantizer._holding(by_steps(x), of)
+        repeat = api.quantize_again(tensor.view(-1, width), *asked)
+        return repeat and (lambda x, quantizer: quantizer._made(repeat(x if flat else x.view(-1, width)), of))
+
+    def _buffers_by_steps(self, x: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the buffers of a tensor, as matrices, by operations of backends alone."""
+        asked = self.asked(x)
+        assert asked is not None
+        q = api.quantize(x.detach().view(-1, x.shape[-1]), *asked)
+        return self._turned((q.row, q.column))
 
     def filled_again(
-        self, tensor: Tensor, dst: Any, skip: Tensor | None
+        self, tensor: Tensor, dst: Any, flag: Tensor | None
     ) -> Callable[[Tensor, Self, Any, Tensor | None], None] | None:
-        """Return a function that fills other tensors of a kind, by way of new ones; None for a flag on a device."""
-        asked = self._asked(tensor)
-        if skip is not None or asked is None or not tensor.is_contiguous():
+        """Return a function that fills other tensors of a kind, by way of new ones where no backend does it."""
+        asked, width = self.asked(tensor), tensor.shape[-1]
+        if asked is None or not tensor.is_contiguous():
             return None
-        repeat, width = api.quantize_again(tensor.view(-1, tensor.shape[-1]), *asked), tensor.shape[-1]
-        flat = tensor.dim() == 2
+        kind, fill = ("mxfp8", self.kind_of_call()), partial(mxfp8_again.fill, self.copy())
+        by_steps = steps.filled(kind, tensor, dst, flag, partial(mxfp8_again.buffers, self.internal, width), fill)
+        repeat = None if by_steps or flag is not None else api.quantize_again(tensor.view(-1, width), *asked)
         if repeat is None:
-            return None
+            return by_steps
+        flat = tensor.dim() == 2
 
-        def again(x: Tensor, quantizer: Self, dst: Any, skip: Tensor | None) -> None:
+        def again(x: Tensor, quantizer: Self, dst: Any, flag: Tensor | None) -> None:
             (row, column), held = repeat(x if flat else x.view(-1, width)), dst.__dict__
             if row is not None:
                 held["_rowwise_data"].copy_(row.data if flat else row.data.view(x.shape))
@@ -149,7 +162,7 @@ class MXFP8Quantizer(Quantizer):
 
         return again
 
-    def _asked(self, tensor: Tensor) -> tuple[Spec, DirectionChoice, str] | None:
+    def asked(self, tensor: Tensor) -> tuple[Spec, DirectionChoice, str] | None:
         """Return the arguments of the call of `quantize` that a tensor takes; None for no elements or directions."""
         directions = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
         if directions is None or not tensor.numel():
@@ -159,27 +172,35 @@ class MXFP8Quantizer(Quantizer):
 
     def _made(self, directions: Parts, of: Facts) -> Any:
         """Return the tensor of quantized bytes, storage if `internal`. of: the values."""
-        (row, column), (dtype, shape, device), swizzled = directions, of, self.optimize_for_gemm
+        return self._holding(self._turned(directions), of)
+
+    def _turned(self, directions: Parts) -> tuple[Tensor | None, ...]:
+        """Return the buffers of quantized bytes, as matrices."""
+        row, column = directions
+        rows = (None, None) if row is None else (row.data, row.scales)
+        if column is None:
+            return *rows, None, None
+        codes = column.data if self.internal else turned(column.data)
+        return *rows, codes, column.scales if self.optimize_for_gemm else turned(column.scales)
+
+    def _holding(self, buffers: tuple[Tensor | None, ...], of: Facts) -> Any:
+        """Return the tensor of such buffers, storage if `internal`."""
+        (row, row_scales, codes, scales), (dtype, shape, device) = buffers, of
+        flat, swizzled = len(shape) == 2, self.optimize_for_gemm
+        if codes is not None and scales is not None:
+            if self.internal:
+                codes = codes.t() if flat else codes.view(shape[-1], *shape[:-1]).movedim(0, -1)
+            elif not flat:
+                codes = codes.view(shape)
+            scales = scales.view(scales.shape[::-1]) if swizzled else scales
         held = {
-            "_rowwise_data": None,
-            "_columnwise_data": None,
-            "_rowwise_scale_inv": None,
-            "_columnwise_scale_inv": None,
+            "_rowwise_data": row if row is None or flat else row.view(shape),
+            "_columnwise_data": codes,
+            "_rowwise_scale_inv": row_scales,
+            "_columnwise_scale_inv": scales,
             "_fp8_dtype": self.dtype,
             "_with_gemm_swizzled_scales": swizzled,
         }
-        if row is not None:
-            held["_rowwise_data"] = row.data if len(shape) == 2 else row.data.view(shape)
-            held["_rowwise_scale_inv"] = row.scales
-        if column is not None:
-            codes, scales = column.data, column.scales
-            if self.internal:
-                flat = len(shape) == 2
-                held["_columnwise_data"] = codes.t() if flat else codes.view(shape[-1], *shape[:-1]).movedim(0, -1)
-            else:
-                held["_columnwise_data"] = turned(codes) if len(shape) == 2 else turned(codes).view(shape)
-            its = scales.shape[::-1]
-            held["_columnwise_scale_inv"] = scales.view(its) if swizzled else turned(scales)
         if self.internal:
             return MXFP8TensorStorage.holding(held, self, dtype)
         return MXFP8Tensor.wrapping(held, self, dtype, shape, device)

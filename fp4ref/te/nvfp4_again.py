@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from fp4ref import api
 from fp4ref.given import Arguments
 from fp4ref.quantized import DirectionData, Directions, Parts, Quantized
-from fp4ref.te import swizzle
+from fp4ref.te import steps, swizzle
 from fp4ref.te.dtypes import dtype_name
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF
 
@@ -41,7 +41,7 @@ def made_again(quantizer: Any, tensor: Tensor) -> Callable[[Tensor, Any], Any] |
 
 
 def filled_again(
-    quantizer: Any, tensor: Tensor, dst: Any, skip: Tensor | None
+    quantizer: Any, tensor: Tensor, dst: Any, flag: Tensor | None
 ) -> Callable[[Tensor, Any, Any, Tensor | None], None] | None:
     """Return a function that fills other tensors of a kind; None where amaxes are reduced, and for no elements."""
     usages = quantizer.rowwise_usage, quantizer.columnwise_usage
@@ -51,15 +51,33 @@ def filled_again(
     shape, device, draws = tuple(tensor.shape), tensor.device, quantizer.stochastic_rounding
     matrix, lie = (math.prod(shape[:-1]), shape[-1]), _layout(quantizer)
     spec = quantizer.spec(tensor.dtype, shape)
-    out = Quantized(spec, matrix, dtype_name(tensor.dtype), lie, *buffers(dst, matrix, *usages))
-    given = Arguments(None, _bytes_like(quantizer, matrix, device) if draws else None, out, skip)
+
+    def quantized(*parts: DirectionData | None) -> Quantized:
+        return Quantized(spec, matrix, dtype_name(tensor.dtype), lie, *parts)
+
+    def fill(x: Tensor, bits: Sequence[Any], held: Sequence[Any], word: Tensor | None) -> None:
+        out = quantized(*(None if part[0] is None else DirectionData(*part) for part in (held[:3], held[3:])))
+        given = Directions(*bits) if draws else None
+        api.quantize(x.view(matrix), spec, directions, lie, random_bits=given, out=out, noop=word)
+
+    def parts(dst: Any) -> list[Any]:
+        return [each for part in buffers(dst, matrix, *usages) for each in part or (None, None, None)]
+
+    def drawn(quantizer: Any) -> Sequence[Any]:
+        return quantizer.random_bytes(matrix, device) if draws else ()
+
+    like = _bytes_like(quantizer, matrix, device) if draws else ()
+    by_steps = steps.filled(("nvfp4", quantizer.kind_of_call()), tensor, dst, flag, parts, fill, like, drawn)
+    if by_steps is not None or flag is not None:
+        return by_steps
+    given = Arguments(None, like if draws else None, quantized(*buffers(dst, matrix, *usages)))
     repeat, flat = api.quantize_again(tensor.view(matrix), spec, directions, lie, given), len(shape) == 2
     if repeat is None:
         return None
 
-    def again(x: Tensor, quantizer: Any, dst: Any, skip: Tensor | None) -> None:
+    def again(x: Tensor, quantizer: Any, dst: Any, flag: Tensor | None) -> None:
         bits = quantizer.random_bytes(matrix, device) if draws else None
-        repeat(x if flat else x.view(matrix), None, bits, Directions(*buffers(dst, matrix, *usages)), skip)
+        repeat(x if flat else x.view(matrix), None, bits, Directions(*buffers(dst, matrix, *usages)), None)
 
     return again
 

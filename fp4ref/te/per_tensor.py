@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from fp4ref.specs import NVFP4
 from fp4ref.te.dtypes import FLOATS, DType, torch_dtype
 from fp4ref.te.one_pass import server
 from fp4ref.te.specifications import mxfp8
+from fp4ref.te.steps import Stepwise
 
 MANTISSA_DROPPED = 0x7F800000
 
@@ -107,6 +108,39 @@ def at_once_again(
     return shaped
 
 
+def at_once_stepwise(x: Tensor, kind: DType, least: float, power_of_two: bool) -> Stepwise | None:
+    """Return a function that does what `at_once` does, with nothing kept; None without a backend for it."""
+    if _quantizes(x, kind) is None:
+        return None
+
+    def act(x: Tensor, kept: Sequence[Tensor], word: Tensor | None) -> tuple[Tensor, Tensor]:
+        made = at_once(x, kind, least, power_of_two)
+        assert made is not None
+        return made
+
+    return act
+
+
+def given_scale_stepwise(x: Tensor, scale: Tensor, amax: Tensor, kind: DType) -> Stepwise | None:
+    """Return a function of a tensor, a scale, an amax and a flag's word: codes by the scale, and 1 over it.
+
+    It raises the amax unless a word on the device is not 0. Returns None without a backend that does so.
+
+    Rules: TEL-24, TEL-44.
+    """
+    found = _quantizes_by(x, scale, amax, kind)
+    if found is None:
+        return None
+    (call, serve), matrix = found, _matrix(x)
+
+    def act(x: Tensor, kept: Sequence[Tensor], word: Tensor | None) -> tuple[Tensor, Tensor]:
+        scale, amax = kept
+        codes, inverse = serve(call, x.view(matrix), scale.reshape(1), amax.reshape(1), word)
+        return codes.view(x.shape), inverse
+
+    return act
+
+
 def given_scale_again(
     x: Tensor, scale: Tensor, amax: Tensor, kind: DType
 ) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None:
@@ -116,9 +150,8 @@ def given_scale_again(
 
     Rules: TEL-44.
     """
-    usual = (scale.dtype, amax.dtype) == (torch.float32, torch.float32) and scale.device == amax.device == x.device
     matrix, shape = _matrix(x), x.shape
-    found = server("tensor_given", x.device, matrix, spec=mxfp8(kind), source=x.dtype) if usual and x.numel() else None
+    found = _quantizes_by(x, scale, amax, kind)
     bind = found and registry.binder(found[0], None)
     serve = bind(found[0], x.view(matrix), scale.reshape(1), amax.reshape(1)) if found and bind else None
     if serve is None:
@@ -129,6 +162,13 @@ def given_scale_again(
         return codes.view(shape), inverse
 
     return serve if x.dim() == 2 else again
+
+
+def _quantizes_by(x: Tensor, scale: Tensor, amax: Tensor, kind: DType) -> tuple[Call, Callable[..., Any]] | None:
+    usual = (scale.dtype, amax.dtype) == (torch.float32, torch.float32) and scale.device == amax.device == x.device
+    return (
+        server("tensor_given", x.device, _matrix(x), spec=mxfp8(kind), source=x.dtype) if usual and x.numel() else None
+    )
 
 
 def _quantizes(x: Tensor, kind: DType) -> tuple[Call, Callable[..., Any]] | None:

@@ -150,12 +150,13 @@ class Quantizer(abc.ABC):
         return None
 
     def filled_again(
-        self, tensor: Tensor, dst: Any, skip: Tensor | None
+        self, tensor: Tensor, dst: Any, flag: Tensor | None
     ) -> Callable[[Tensor, Self, Any, Tensor | None], None] | None:
         """Return a function that fills tensors of a kind as `fill` just filled one, with nothing decided again.
 
-        The function gets a tensor, the quantizer, which has the same kind, the tensor to fill with its scales where the
-        quantizer wants them, and a flag for `skip` on a device. Where there is no such function, return None.
+        flag: on a device, where 1 keeps the buffers as they are. The function gets a tensor, the quantizer, which has
+        the same kind, the tensor to fill with its scales where the quantizer wants them, and a flag of this one's kind.
+        Where there is no such function, return None.
         """
         return None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fp4ref.te.dtypes import DType
 from fp4ref.te.float8_block_quantizer import Float8BlockQuantizer
-from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer
+from fp4ref.te.float8_quantizer import Float8CurrentScalingQuantizer
 from fp4ref.te.hybrid_quantizer import IdentityQuantizer
 from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer

@@ -10,7 +10,7 @@ from fp4ref.te.delayed_scaling import resized
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import SettingError
 from fp4ref.te.float8_block_quantizer import Float8BlockQuantizer
-from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer
+from fp4ref.te.float8_quantizer import Float8CurrentScalingQuantizer, Float8Quantizer
 from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
 from fp4ref.te.recipe import DelayedScaling, Format

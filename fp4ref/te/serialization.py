@@ -7,7 +7,8 @@ from torch.serialization import add_safe_globals
 from fp4ref.te.dtypes import DType
 from fp4ref.te.float8_block_quantizer import Float8BlockQuantizer
 from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensor, Float8BlockwiseQTensorStorage
-from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer, Float8Tensor, Float8TensorStorage
+from fp4ref.te.float8_quantizer import Float8CurrentScalingQuantizer, Float8Quantizer
+from fp4ref.te.float8_tensor import Float8Tensor, Float8TensorStorage
 from fp4ref.te.hybrid_quantizer import HybridQuantizer, IdentityQuantizer
 from fp4ref.te.hybrid_tensor import HybridQuantizedTensor, HybridQuantizedTensorStorage
 from fp4ref.te.identity_tensor import IdentityTensor, IdentityTensorStorage

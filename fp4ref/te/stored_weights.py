@@ -15,7 +15,8 @@ from fp4ref.checkpoints.transfer.weights import Weight
 from fp4ref.te.dtypes import DType
 from fp4ref.te.float8_block_quantizer import Float8BlockQuantizer
 from fp4ref.te.float8_block_tensor import BLOCK, Float8BlockwiseQTensor, scale_shape
-from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Tensor
+from fp4ref.te.float8_quantizer import Float8CurrentScalingQuantizer
+from fp4ref.te.float8_tensor import Float8Tensor
 from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.mxfp8_tensor import MXFP8Tensor
 from fp4ref.te.mxfp8_tensor import scale_shape as mxfp8_scale_shape

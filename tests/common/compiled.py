@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import product
 
 import fp4ref
 from fp4ref import registry
+from fp4ref.arithmetic import OCP_CEIL, OCP_EVEN, OCP_FLOOR
 from fp4ref.errors import Fp4Error
 from fp4ref.registry import Call
 
@@ -46,3 +49,27 @@ def calls_of_the_standard() -> Iterator[Call]:
             yield Call("quantize", peers[name], "bfloat16")
             yield Call("dequantize", peers[name], to="float32")
     yield Call("random_bits", fp4ref.NVFP4)
+    yield from calls_of_single_tests()
+
+
+def calls_of_single_tests() -> Iterator[Call]:
+    """Yield the calls of which one or two tests each make some."""
+    for signs in (0, 42435, 65535):
+        turned = dataclasses.replace(fp4ref.NVFP4_RHT.hadamard, signs=signs)
+        yield Call("quantize", fp4ref.NVFP4_RHT.replace(hadamard=turned), "bfloat16", "column")
+    for spec, rounding in product(
+        (fp4ref.MXFP4, fp4ref.MXFP8_E4M3, fp4ref.MXFP8_E5M2), (OCP_FLOOR, OCP_CEIL, OCP_EVEN)
+    ):
+        yield Call("quantize", spec.replace(arithmetic=rounding), "float32")
+    for spec, source in product((fp4ref.MXFP8_E4M3, fp4ref.MXFP8_E5M2), TYPES):
+        yield Call("tensor_codes", spec, source)
+    single = """quantize te.fp8_block float32, quantize te.mxfp8_cast_only float32,
+        quantize torchao.mxfp4_even bfloat16, quantize torchao.mxfp4_even float16,
+        quantize fouroversix.nvfp4_static_6 float32, dequantize fouroversix.nvfp4_static_6 float32,
+        gemm_exact mxfp6-e2m3 float32, gemm_exact mxfp6-e3m2 float32, gemm_exact mxint8 float32,
+        gemm_fast ggml.nvfp4 float32"""
+    for operation, name, source in map(str.split, single.split(",")):
+        if name in fp4ref.profiles:
+            spec = fp4ref.profiles[name]
+            other = {"spec_b": spec} if operation.startswith("gemm") else {}
+            yield Call(operation, spec, source, **other)

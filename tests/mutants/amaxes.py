@@ -18,6 +18,20 @@ class SignedAmax(NVFP4):
         return max(np.fmax.reduce(x, axis=None, initial=F(0)), F(0))
 
 
+@mutant("amax-last-row-of-128", says="misses the last row where the number of rows is a multiple of 128")
+class AmaxWithoutTheEndOfTheLastTile(NVFP4):
+    """The number of rows of the last tile is rows % 128 - 1, which is -1 for a whole one."""
+
+    def amax(self, x):
+        return super().amax(x[:-1] if len(x) % 128 == 0 else x)
+
+
+@mutant("amax-last-row-of-64|amax-last-row-of-128", says="misses the last row where the number of rows is a multiple")
+class AmaxWithoutTheEndOfTheLastTileOf64(NVFP4):
+    def amax(self, x):
+        return super().amax(x[:-1] if len(x) % 64 == 0 else x)
+
+
 @mutant("amax-last-row")
 class AmaxWithoutLastRow(NVFP4):
     def amax(self, x):

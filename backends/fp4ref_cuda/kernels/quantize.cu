@@ -340,6 +340,7 @@ template <class Shape, class Unit> DEVICE void store_units(
     const byte* staging, byte* to, index_t pitch, int lines_left, int bytes_left)
 {
     constexpr int size = sizeof(Unit), across = Shape::bytes / size, together = 32 / across;
+    static_assert(together, "lines of at most a warp's units");
     constexpr int of_warp = Shape::lines / (THREADS / 32);
     const int lane = threadIdx.x % 32, l = lane / across, b = lane % across * size, top = threadIdx.x / 32 * of_warp + l;
     if (l >= together || b >= bytes_left) return;
@@ -347,6 +348,17 @@ template <class Shape, class Unit> DEVICE void store_units(
     UNROLL
     for (int i = 0; i < of_warp; i += together, to += together * pitch, staging += together * Shape::pitch)
         if (i + l < of_warp && top + i < lines_left) *(Unit*)to = *(const Unit*)staging;
+}
+
+// Units of any lines, one after the other.
+template <class Shape, class Unit> DEVICE void store_in_turn(
+    const byte* staging, byte* to, index_t pitch, int lines_left, int bytes_left)
+{
+    constexpr int size = sizeof(Unit), across = Shape::bytes / size;
+    for (int i = threadIdx.x; i < Shape::lines * across; i += THREADS) {
+        const int l = i / across, b = i % across * size;
+        if (l < lines_left && b < bytes_left) *(Unit*)(to + l * pitch + b) = *(const Unit*)(staging + l * Shape::pitch + b);
+    }
 }
 
 template <bool Column> DEVICE void store_codes(const byte* staging, byte* data, const Place& at)
@@ -359,7 +371,8 @@ template <bool Column> DEVICE void store_codes(const byte* staging, byte* data, 
     if (THREADS % across && aligned(data, pitch, STEP)) {
         store_units<Shape, uint2>(staging, to, pitch, lines_left, bytes_left);
     } else if (THREADS % across && aligned(data, pitch, 4)) {
-        store_units<Shape, unsigned>(staging, to, pitch, lines_left, bytes_left);
+        if constexpr (Shape::bytes <= 128) store_units<Shape, unsigned>(staging, to, pitch, lines_left, bytes_left);
+        else store_in_turn<Shape, unsigned>(staging, to, pitch, lines_left, bytes_left);
     } else if (aligned(data, pitch, STEP)) {
         const int l = threadIdx.x / across, b = threadIdx.x % across * STEP;
         to += l * pitch + b;
@@ -371,10 +384,7 @@ template <bool Column> DEVICE void store_codes(const byte* staging, byte* data, 
             else *(uint4*)(to + i * (THREADS / across) * pitch) = *(const uint4*)from;
         }
     } else {
-        for (int i = threadIdx.x; i < Shape::lines * Shape::bytes; i += THREADS) {
-            const int l = i / Shape::bytes, b = i % Shape::bytes;
-            if (l < lines_left && b < bytes_left) to[l * pitch + b] = staging[l * Shape::pitch + b];
-        }
+        store_in_turn<Shape, byte>(staging, to, pitch, lines_left, bytes_left);
     }
 }
 

@@ -35,7 +35,8 @@ def distinct(spec: Spec, items: Sequence[Item], found: Sequence[Hypothesis]) -> 
     probes = [probe for name, direction in kinds for probe in _probes(spec, name, direction)]
     kept: dict[Hashable, Hypothesis] = {}
     for one in found:
-        made = None if one.profile or one.measured else _made(one, probes)
+        other_spec = one.kernel.spec != spec  # such as a profile, or another format
+        made = None if other_spec or one.measured else _made(one, probes)
         key: Hashable = id(one) if made is None else (made, one.scales.name, one.data.name, one.padding, _places(one))
         other = kept.get(key)
         if other is None or _stage(one) > _stage(other):  # the nearest to what is written

@@ -19,12 +19,13 @@ from fp4ref.conformance.diagnosis.measured.floors import floors
 from fp4ref.conformance.diagnosis.measured.maps import byte_maps
 from fp4ref.conformance.diagnosis.measured.missing import missing_scales
 from fp4ref.conformance.diagnosis.measured.order import scale_orders
+from fp4ref.conformance.diagnosis.measured.own_digits import named_places
 from fp4ref.conformance.diagnosis.measured.scales import constants_of_scales, scale_boundaries
 from fp4ref.conformance.diagnosis.measured.stages import seen_positions
 from fp4ref.conformance.mistakes import MISTAKES, SCALE_ROUNDINGS
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide
-from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, scale_readers
+from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader
 from fp4ref.conformance.mistakes.record import Mistake, Slot
 from fp4ref.formats import Codes
 from fp4ref.model.tiles import split
@@ -80,10 +81,11 @@ def explained_scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> li
         return [start.reading(scales=DECLARED)]
     if (constant := _one_byte(start, usable)) is not None:
         return [constant]
-    readers = [DECLARED, *(scale_readers(usable[0].item.declared) if usable[0].item.of_tensors else ())]
+    declared, anywhere = usable[0].item.declared, usable[0].item.of_tensors
+    readers = [DECLARED, *(named_places(declared, start.kernel, usable) if anywhere else ())]
     taken = {mistake.stage for mistake in start.mistakes}
     known = [m for m in MISTAKES if m.stage in OF_SCALES and not m.special and m.stage not in taken]
-    moved = usable[0].item.of_tensors and permuted(usable)
+    moved = anywhere and permuted(usable)
 
     def possible(reader: ScaleReader) -> bool:
         """Return padding that is not zero holds scales, if all of them are somewhere."""

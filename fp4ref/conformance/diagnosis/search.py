@@ -19,7 +19,9 @@ from fp4ref.conformance.diagnosis.evidence import SMALL, Item, Part
 from fp4ref.conformance.diagnosis.hypotheses import AFTER_SCALES, Hypothesis, pairs, similar, together
 from fp4ref.conformance.diagnosis.likely_pairs import likeliest
 from fp4ref.conformance.diagnosis.marks import Tier
+from fp4ref.conformance.diagnosis.measured.own_digits import named_places
 from fp4ref.conformance.diagnosis.support import tellable
+from fp4ref.conformance.mistakes.biases import biases
 from fp4ref.conformance.mistakes.data_readers import ALL_DATA_READERS, DATA_READERS, LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, digit_readers, scale_readers
@@ -57,7 +59,7 @@ class Search:
     @cached_property
     def mistakes(self) -> list[Mistake]:
         """The known mistakes that may count here."""
-        return tellable(self.items, special=self.special)
+        return [*biases(self.spec), *tellable(self.items, special=self.special)]
 
     @cached_property
     def starts(self) -> list[Hypothesis]:
@@ -101,7 +103,7 @@ class Search:
 
     def _scale_side(self, cost: int, *, entire: bool = False) -> Iterator[Hypothesis]:
         """Yield hypotheses, which are tried one after the other. entire: only those that make every code as well."""
-        readers = list(scale_readers(self.items[0].declared)) if self.items else []
+        readers = self._readers if self.items else []
         for start in self.starts:
             for changed in self._changed(start, cost - start.cost):
                 key = self._key(changed), cost, entire
@@ -113,6 +115,13 @@ class Search:
                     yield read
                 if not alive:
                     self.dead.add(key)
+
+    @cached_property
+    def _readers(self) -> list[ScaleReader]:
+        """The named places of scales, in the order in which they are told."""
+        declared = self.items[0].declared
+        right = self.scales_right
+        return list(scale_readers(declared)) if right else named_places(declared, self.starts[0].kernel, self.parts)
 
     def _doubled(self, changed: Hypothesis) -> bool:
         """Return True if two causes would have made scale bytes that are right without either of them."""

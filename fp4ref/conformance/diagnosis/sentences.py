@@ -59,10 +59,11 @@ def told(
     stage = min((cause.stage for cause in causes), key=ORDER.index, default="")
     place = "; ".join(dict.fromkeys(mistake.place for mistake in hypothesis.mistakes if mistake.place))
     spared = [kind for kind in except_on if not any(item.differs_on(Special(kind)) for item in items)]
-    text = "; ".join(texts) + (f", but not on {', '.join(spared)}, where no byte differs" if spared else "")
+    text = "; ".join(texts)
+    text += f", but not on {', '.join(spared)}, where no byte differs" if text and spared else ""
     left = tuple(kind for kind in except_on if kind not in spared)
     names = tuple(cause.name for cause in causes)
-    return Explanation(names, str(stage), text, left, hypothesis.profile, place, differs, bool(spared), causes)
+    return Explanation(names, str(stage), text, left, hypothesis.profile, place, differs, bool(text and spared), causes)
 
 
 def _located(mistake: Mistake) -> str:

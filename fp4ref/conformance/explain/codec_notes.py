@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.explain.formulas import decimal
-from fp4ref.conformance.families.rules import OF_A_CODEC
+from fp4ref.conformance.families.rules import KEEPS_SIGN, OF_A_CODEC, VALUES
 from fp4ref.formats import (
     CUDA_E2M1,
     CUDA_E2M3,
@@ -58,15 +58,21 @@ def rounding(codec: Codec, value: Any, code: int, random_bits: int | None = None
     if np.isnan(value):
         return "NaN", _with_choice(codec, "nan", nan)
     if magnitude in values[: form.codes]:
-        return f"exact{sign_note}", sign_rules or (f"{form.name.upper()}-1" if form in RULES else OF_A_CODEC,)
+        return f"exact{sign_note}", _once(VALUES.get(form.name, OF_A_CODEC), *sign_rules)
     if random_bits is not None and magnitude < top:
-        return _stochastic(values, magnitude, random_bits) + sign_note, ("SR-2", *sign_rules)
+        return _stochastic(values, magnitude, random_bits) + sign_note, _once("SR-2", *sign_rules)
     if magnitude > top and code in _codes_past(codec, magnitude):
-        return f"rounds past the largest value {decimal(top)}: code {code:#x}", _with_choice(codec, "overflow", past)
+        rules = _once(*_with_choice(codec, "overflow", past), *sign_rules)
+        return f"rounds past the largest value {decimal(top)}: code {code:#x}", rules
     if magnitude > top and codec.overflow is None:
-        return f"above the largest value {decimal(top)}: saturates{sign_note}", (past, *sign_rules)
+        return f"above the largest value {decimal(top)}: saturates{sign_note}", _once(past, *sign_rules)
     rule = nearest if magnitude > values[0] else past
-    return _between(codec, magnitude) + sign_note, (*_with_choice(codec, "rounding", rule), *sign_rules)
+    return _between(codec, magnitude) + sign_note, _once(*_with_choice(codec, "rounding", rule), *sign_rules)
+
+
+def _once(*rules: str) -> tuple[str, ...]:
+    """Return rules in order, each once."""
+    return tuple(dict.fromkeys(rules))
 
 
 def _codes_past(codec: Codec, magnitude: float) -> tuple[int | None, ...]:
@@ -82,11 +88,20 @@ def _with_choice(codec: Codec, field: str, rule: str) -> tuple[str, ...]:
 
 
 def _sign(codec: Codec, value: Any, code: int) -> tuple[str, tuple[str, ...]]:
-    """Return a note on a sign bit that was set or dropped, or of a zero, with its rules; else an empty one."""
-    minus, kept = bool(np.signbit(value)), bool(code & codec.format.sign_bit)
-    if np.isnan(value) or not codec.format.signed or minus == kept:
-        return ("; the sign of zero stays", ("E2M1-2",)) if minus and value == 0 and codec.format is E2M1 else ("", ())
-    return f"; sign bit {'set' if kept else 'dropped'} (sign {codec.sign})", (CHOICE.get(codec.format, OF_A_CODEC),)
+    """Return the rules that decide the sign bit, with a note where it is set or dropped, or of a zero.
+
+    Rules: E2M1-2, E2M1-6.
+    """
+    form, minus, kept = codec.format, bool(np.signbit(value)), bool(code & codec.format.sign_bit)
+    if np.isnan(value) or not form.signed:
+        return "", ()
+    usual = codec.sign == STANDARD[form].sign if form in STANDARD else True
+    own = KEEPS_SIGN.get(form.name, OF_A_CODEC) if usual else CHOICE.get(form, OF_A_CODEC)
+    if form is INT8 and usual:
+        return "", (own if code == 0 else VALUES[form.name],)  # one zero; other signs are those of two's complement
+    if minus != kept:
+        return f"; sign bit {'set' if kept else 'dropped'} (sign {codec.sign})", (own,)
+    return "; the sign of zero stays" if minus and value == 0 else "", (own,)
 
 
 TIES = {Rounding.EVEN: "to the even code", Rounding.DOWN: "toward zero", Rounding.AWAY: "away from zero"}

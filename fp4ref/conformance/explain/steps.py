@@ -20,6 +20,7 @@ from fp4ref.layout import scale_layouts
 from fp4ref.packing import part_of_byte
 from fp4ref.spec import Amax, Granularity
 
+OF_A_ZERO_BYTE = "BLK-6"  # a rule on blocks whose scale byte is 0x00 only
 NOTE_MIN = 36  # columns that a note needs, to stand beside its step
 
 
@@ -134,15 +135,10 @@ def _candidate(stages: Stages, tried: Candidate) -> Iterator[Step]:
     yield Step("scale byte", decimal(s), f"0x{byte:02x}", rules, f"{spec.scale.format.name}: {note}")
     if spec.arithmetic.working_scale is not stored:
         yield _computed("scale at work", tried.working.flat[0], spec.arithmetic.working_scale)
-    yield Step(
-        "factor",
-        decimal(tried.factor[inside]),
-        float_bits(tried.factor[inside]),
-        cited(spec.arithmetic.scaled),
-        "what an element of value 1 becomes",
-    )
-    y = tried.y[inside]
-    yield _computed("scaled value y", y, spec.arithmetic.scaled)
+    factor, y = tried.factor[inside], tried.y[inside]
+    rules = tuple(rule for rule in cited(spec.arithmetic.scaled) if byte == 0 or rule != OF_A_ZERO_BYTE)
+    yield Step("factor", decimal(factor), float_bits(factor), rules, "what an element of value 1 becomes")
+    yield dataclasses.replace(_computed("scaled value y", y, spec.arithmetic.scaled), rules=rules)
     code = int(tried.codes[inside])
     bits = None if stages.random_bits is None else int(stages.random_bits[inside])
     note, rules = rounding(spec.element, y, code, bits)

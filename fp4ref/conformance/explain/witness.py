@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from fp4ref.hadamard import POINTS
 from fp4ref.model.dequantize import dequantize
 from fp4ref.model.quantize import global_amax
 from fp4ref.model.tiles import split, widen
+from fp4ref.names import named_places
 from fp4ref.quantized import Direction, matrix_shape
 from fp4ref.spec import Block, Granularity, Spec
 
@@ -62,6 +64,7 @@ class Witness:
         if self.probe.amax is not None and spec.global_scale is not Granularity.NONE:
             words.append(f"--amax {decimal(self.probe.amax)}")
         words += [f"--random-byte {difference.RANDOM_BYTE}"] if spec.stochastic else []
+        words += [f"--import {shlex.quote(place)}" for place in named_places()]
         return " ".join(words)
 
 

@@ -19,6 +19,7 @@ from fp4ref.conformance.families.fitting import fitted
 from fp4ref.conformance.families.rules import spec_rules
 from fp4ref.errors import DomainError
 from fp4ref.hadamard import POINTS
+from fp4ref.names import meant
 from fp4ref.quantized import Direction, matrix_shape
 from fp4ref.spec import Spec
 
@@ -104,7 +105,8 @@ def chosen(families: Sequence[str] | None) -> list[Family]:
     """Families by name; all of them for None."""
     unknown = [name for name in families or () if name not in FAMILIES]
     if unknown:
-        raise DomainError("cases", f"family {unknown[0]!r}", f"of {', '.join(FAMILIES)}", "CNF-7")
+        needed = f"one of {', '.join(FAMILIES)}{meant(unknown[0], FAMILIES)}"
+        raise DomainError("cases", f"family {unknown[0]!r}", needed, "CNF-7")
     return [family for family in FAMILIES.values() if families is None or family.name in families]
 
 

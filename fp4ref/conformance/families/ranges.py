@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.families.aiming import beside, exponents
+from fp4ref.conformance.families.aiming import beside, exponents, patterns
 from fp4ref.conformance.families.case import Aim, Family, Member, Values, matrix_of
 from fp4ref.conformance.families.rules import (
     global_rules,
@@ -70,6 +70,9 @@ def amax_places(aimed: Aim) -> Iterator[Member]:
     if aimed.unit_amax:
         rising = np.where(aimed.normal(132, 130) > 0, 1, -1) * np.arange(1, 133)[:, None] / 64
         rising[np.arange(132), np.arange(132) * 7 % 130] *= 2
+        last = np.tanh(aimed.normal(*aimed.shape(128, 128))) * 2.0**-5  # no row past a tile; no value near 1
+        last[-1, -1] = 7.25 * 2.0**-5
+        yield Member("end-of-tile", aimed.narrow(last))
         yield Member("rising-rows", aimed.narrow(rising))
         yield Member("rising-columns", aimed.narrow(rising[:130].T))
 
@@ -177,8 +180,19 @@ def minus_zero(aimed: Aim) -> Iterator[Member]:
 
 
 def nan(aimed: Aim) -> Iterator[Member]:
-    """NaN of either sign: one, some, a whole block, a whole row."""
-    yield from _special(aimed, (np.nan, -np.nan))
+    """NaN of either sign: one, some, a whole block, a whole row; some have other payloads, signalling NaN, too."""
+    for member in _special(aimed, (np.nan, -np.nan)):
+        yield Member(member.label, _payloads(aimed, member.values)) if member.label == "some" else member
+
+
+def _payloads(aimed: Aim, values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values with random bits in the mantissa of each NaN, at least one of them set."""
+    bits, infinity = values.view(f"u{values.dtype.itemsize}"), int(patterns(aimed, np.array(np.inf)))
+    mantissa = (infinity & -infinity) - 1
+    drawn = aimed.rng.integers(1, mantissa + 1, bits.shape).astype(bits.dtype)
+    return np.where(np.isnan(values), bits >> mantissa.bit_length() << mantissa.bit_length() | drawn, bits).view(
+        values.dtype
+    )
 
 
 def infinite(aimed: Aim) -> Iterator[Member]:

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 try:
     from hypothesis import strategies as st
 except ImportError as error:  # pragma: no cover
-    needed = "fp4ref.conformance.families.strategies: hypothesis is not installed, need pip install hypothesis"
-    raise ImportError(needed) from error
+    raise ImportError("fp4ref.strategies needs hypothesis: pip install 'fp4ref[hypothesis]'") from error
 
 from fp4ref.formats import E2M1, E4M3, F, Format, grid
 from fp4ref.spec import Block

@@ -166,7 +166,9 @@ def required(names: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
     families = tuple(known)
     for name in found:
         if name != ALL and name not in families:
-            raise DomainError("verify", f"required family {name!r}", f"{ALL}, or of {', '.join(families)}", "CNF-23")
+            raise DomainError(
+                "verify", f"required family {name!r}", f"{ALL}, or one of {', '.join(families)}", "CNF-23"
+            )
     return found
 
 

@@ -127,9 +127,37 @@ READ = (
 
 # The values
 
+
+QUIET = 1 << 22  # the highest bit of the mantissa, which is set in a quiet NaN
+
+
+def _signalling(values: Floats) -> NDArray[np.bool_]:
+    return np.asarray(np.isnan(values) & (_mantissa(values) < QUIET))
+
+
+def _with_payload(values: Floats) -> NDArray[np.bool_]:
+    return np.asarray(np.isnan(values) & (_mantissa(values) != QUIET))
+
+
+def _mantissa(values: Floats) -> NDArray[np.uint32]:
+    return np.ascontiguousarray(values, F).view(np.uint32) & np.uint32(2 * QUIET - 1)
+
+
 SPECIAL = (
     ("nan-zero", "NaN is taken as 0", np.isnan, 0.0),
     ("nan-inf", "NaN is taken as an infinity", np.isnan, np.inf),
+    (
+        "nan-signalling",
+        "a NaN whose highest bit of the mantissa is not set is taken as an infinity",
+        _signalling,
+        np.inf,
+    ),
+    (
+        "nan-payload",
+        "a NaN of whose mantissa another bit than the highest is set is taken as an infinity",
+        _with_payload,
+        np.inf,
+    ),
     ("inf-max", "infinities are taken as the largest finite value", np.isinf, float(np.finfo(F).max)),
     ("inf-65504", "infinities are taken as the largest value of float16, 65504", np.isinf, 65504.0),
     ("inf-zero", "infinities are taken as 0", np.isinf, 0.0),

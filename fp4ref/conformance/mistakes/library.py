@@ -7,7 +7,7 @@ from typing import overload
 
 from fp4ref.conformance.mistakes.record import Mistake
 from fp4ref.errors import DomainError
-from fp4ref.names import Names
+from fp4ref.names import Names, has_vendor
 
 
 class MistakeLibrary(Sequence[Mistake]):
@@ -21,12 +21,14 @@ class MistakeLibrary(Sequence[Mistake]):
     def register(self, mistake: Mistake, source: str = "") -> Mistake:
         """Add a mistake, which every later diagnosis tries, and return it. source: where it was seen.
 
-        Errors: DomainError if another mistake has its name.
+        Errors: DomainError if another mistake has its name, or if its name has no vendor.
 
-        Rules: SPC-21.
+        Rules: SPC-21, SPC-22.
         """
         if mistake.name in self._names:
             raise DomainError("register", f"mistake {mistake.name} twice with other settings", "a new name", "SPC-21")
+        if not has_vendor(mistake.name):
+            raise DomainError("register", f"mistake {mistake.name!r}", "a name of the form vendor.name", "SPC-22")
         return self._added.register(mistake, source)
 
     def source(self, name: str) -> str:

@@ -22,6 +22,10 @@ def _half(part: str, axis: int, up: bool, values: Floats) -> Floats:
     return values[lines] if axis == 0 else values[:, lines]
 
 
+def _without_last_row(size: int, values: Floats) -> Floats:
+    return values[:-1] if len(values) and len(values) % size == 0 else values
+
+
 def or_all(chosen: Callable[[Floats], Floats], values: Floats) -> Floats:
     """Return the values that are chosen; all of them if none is."""
     found = chosen(values)
@@ -33,6 +37,15 @@ SEEN: tuple[tuple[str, str, When, Callable[[Floats], Floats]], ...] = (
     ("signed", "is taken over signed values, max x instead of max |x|", has_global, lambda v: np.maximum(v, F(0))),
     ("negative", "is taken over negative values only", has_global, lambda v: np.minimum(v, F(0))),
     ("last-row", "misses the last row", by_tensor, lambda v: v[: max(v.shape[0] - 1, 1)]),
+    *(
+        (
+            f"last-row-of-{size}",
+            f"misses the last row where the number of rows is a multiple of {size}",
+            by_tensor,
+            partial(_without_last_row, size),
+        )
+        for size in (64, 128)
+    ),
     ("last-column", "misses the last column", has_global, lambda v: v[:, : max(v.shape[1] - 1, 1)]),
     ("first-row", "misses the first row", by_tensor, lambda v: v[1:]),
     ("first-column", "misses the first column", has_global, lambda v: v[:, 1:]),

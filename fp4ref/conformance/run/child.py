@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -15,8 +16,10 @@ from fp4ref.conformance.run.sweep_trial import Sweep
 from fp4ref.conformance.subjects.calling import Caller
 from fp4ref.conformance.subjects.guards import Arrays
 from fp4ref.conformance.subjects.loading import load
-from fp4ref.errors import Fp4Error
+from fp4ref.errors import BackendError, Fp4Error
 from fp4ref.kernels import Declaration, declaration_of
+
+TORCH = "pip install 'fp4ref[torch]'"
 
 
 def main() -> None:
@@ -31,6 +34,7 @@ def main() -> None:
     number = {"number": first.pop("number")}
     try:
         function, declared = loaded(**first)
+        _require_torch(declared)
         Arrays(declared.arrays, declared.device).bytes(1, 0)  # fails where there is no such device
     except (Exception, SystemExit) as error:  # noqa: BLE001 - importing a stranger's module may raise anything
         send(answers, number | {"error": _parts(error)})
@@ -69,6 +73,13 @@ def changed(declared: Declaration, changes: dict[str, Any]) -> Declaration:
     if changes.get("device", "cpu") != "cpu" and "arrays" not in changes:
         changes = {**changes, "arrays": "torch"}
     return replace(declared, **changes) if changes else declared
+
+
+def _require_torch(declared: Declaration) -> None:
+    """Say that torch is missing before it is imported: the kernel is not to blame. Rules: CNF-5."""
+    if declared.arrays == "torch" and importlib.util.find_spec("torch") is None:
+        got = f"arrays of torch on the device {declared.device}, but torch is not installed"
+        raise BackendError("kernel", got, TORCH, "CNF-5")
 
 
 def _parts(error: BaseException) -> list[str]:

@@ -63,6 +63,9 @@ class KernelProcess:
             raise
         if isinstance(answer, Finding) or "error" in answer:
             self.close()
+            if isinstance(answer, Finding) and answer.kind is FindingKind.HUNG and limit < LOADING:
+                got = f"not loaded in the {max(limit, 0.0):.3g} s that the run's time limit left for it"
+                raise _refused(target, got, "a longer time limit", "CNF-13")
             parts = [answer.text] if isinstance(answer, Finding) else answer["error"]
             raise _refused(target, *parts)
         self.declaration = Declaration(**answer["declaration"])

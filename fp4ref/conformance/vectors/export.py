@@ -92,7 +92,7 @@ def export(
     layout(scale_layout)
     unknown = [name for name in dtypes if name not in NUMBERS]
     if unknown:
-        raise DomainError("vectors export", f"type {unknown[0]!r}", f"of {', '.join(NUMBERS)}", "NUM-3")
+        raise DomainError("vectors export", f"type {unknown[0]!r}", f"one of {', '.join(NUMBERS)}", "NUM-3")
     resolved = [resolve(spec) for spec in specs]
     names = [identifier(spec) for spec in resolved]
     if len(set(names)) < len(names):

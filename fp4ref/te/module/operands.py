@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fp4ref.te.extra_state import loaded_state, saved_state
-from fp4ref.te.float8_tensor import Float8Quantizer
+from fp4ref.te.float8_quantizer import Float8Quantizer
 from fp4ref.te.module.device import default_device
 from fp4ref.te.quantization import FP8GlobalStateManager, QuantizerRole, RecipeState
 

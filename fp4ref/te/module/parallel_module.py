@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fp4ref.te.errors import SettingError
-from fp4ref.te.float8_tensor import Float8Quantizer
+from fp4ref.te.float8_quantizer import Float8Quantizer
 from fp4ref.te.module.base import TransformerEngineBaseModule
 from fp4ref.te.module.calls import LinearCall, Parallel, directed
 from fp4ref.te.module.device import default_device

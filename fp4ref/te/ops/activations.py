@@ -11,7 +11,7 @@ import torch
 
 from fp4ref.te.dtypes import DType
 from fp4ref.te.errors import SettingError
-from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer
+from fp4ref.te.float8_quantizer import Float8CurrentScalingQuantizer
 from fp4ref.te.module.activation import computed, function_of
 from fp4ref.te.ops.operation import BasicOperation
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fp4ref.conformance.diagnosis.evidence import Part
+from fp4ref.conformance.diagnosis.evidence import Item, Part
 from fp4ref.conformance.diagnosis.measured.amax_seen import LEAST, Maximum, differ, seen
 from fp4ref.conformance.diagnosis.measured.scales import nicest
 from fp4ref.conformance.mistakes.kernel import Kernel, Values, after, over_tensor
@@ -29,7 +29,7 @@ class Inferred(NamedTuple):
 
 def measured_amax(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
     """Return the mistake that makes all of the candidate's maxima, the one that says most."""
-    found = _maxima(kernel, parts)
+    found = _maxima(kernel, _items(parts))
     if found is None or sum(differ(one) for one in found) == 0:
         return None
     finite = [one for one in found if np.isfinite(one.values.transformed).all()]
@@ -45,7 +45,7 @@ def measured_amax(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
 
 def returned_amax(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
     """Return the mistake that another number is returned than the maximum that the scales are made of."""
-    found = _maxima(kernel, parts)
+    found = _maxima(kernel, _items(parts))
     if not found or sum(differ(one) for one in found) == 0:
         return None
     finite = [one for one in found if np.isfinite(one.values.transformed).all()]
@@ -59,6 +59,12 @@ def returned_amax(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
 
     text = f"the amax that is returned {other.told}; scales and codes are made of the right one"
     return replace(other.mistake, name=f"{other.mistake.name}-returned", text=text, apply=apply)
+
+
+def bounded_amax(kernel: Kernel, items: Iterable[Item]) -> Mistake | None:
+    """Return the mistake that no maximum is returned below, or above, a number."""
+    found = _maxima(kernel, items)
+    return _bounded([one for one in found if np.isfinite(one.values.transformed).all()]) if found else None
 
 
 def _constant(found: Sequence[Maximum]) -> Inferred | None:
@@ -76,10 +82,14 @@ def _constant(found: Sequence[Maximum]) -> Inferred | None:
     return Inferred(constant, told)
 
 
-def _maxima(kernel: Kernel, parts: Sequence[Part]) -> list[Maximum] | None:
+def _items(parts: Iterable[Part]) -> Iterable[Item]:
+    return {id(part.item): part.item for part in parts}.values()
+
+
+def _maxima(kernel: Kernel, items: Iterable[Item]) -> list[Maximum] | None:
     """Every case with a maximum of its own; None where one is not returned."""
     found = []
-    for item in {id(part.item): part.item for part in parts}.values():
+    for item in items:
         if item.amax is None:
             return None
         if item.exhibit.case.amax is not None and kernel.takes_amax:

@@ -195,11 +195,16 @@ def scale_boundaries(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
         "scale-codec-inferred",
         f"block scales are rounded at other boundaries: {', '.join(said)}{more}",
         measured=True,
-        scale_value=partial(_rounded, t[first], values[codes].astype(F), kernel.scale_value),
+        scale_value=partial(_rounded, t[first], t[last], values[codes].astype(F), kernel.scale_value),
     )
 
 
-def _rounded(first: Floats, values: Floats, before: Map, t: Floats) -> Floats:
-    """Return the codec's values with those that were seen in place of those between the seen boundaries."""
+def _rounded(first: Floats, last: Floats, values: Floats, before: Map, t: Floats) -> Floats:
+    """Return the values that were seen, and the codec's as far as they are between two of these.
+
+    first, last: the least and the largest scale that became each value.
+    """
     place = np.searchsorted(first, t, side="right") - 1
-    return np.where((t > 0) & (place >= 0), values[np.maximum(place, 0)], before(t))
+    at, right = np.maximum(place, 0), before(t)
+    between = np.clip(right, values[at], np.append(values[1:], F(np.inf))[at])
+    return np.where((t > 0) & (place >= 0), np.where(t <= last[at], values[at], between), right)

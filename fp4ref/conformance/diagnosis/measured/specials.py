@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.evidence import LARGE, Item
+from fp4ref.conformance.diagnosis.measured.amax import bounded_amax
 from fp4ref.conformance.mistakes.data_readers import DataReader
 from fp4ref.conformance.mistakes.kernel import Kernel, Map, after
 from fp4ref.conformance.mistakes.readers import ScaleReader
-from fp4ref.conformance.mistakes.record import Mistake, Slot, known
+from fp4ref.conformance.mistakes.record import Mistake, Slot, has_global, known
 from fp4ref.formats import Codes, F, Floats
 from fp4ref.model.tiles import split
 
@@ -25,6 +26,9 @@ def measured_specials(
 ) -> Iterator[Mistake]:
     """Rules for special values, with the bytes that the candidate has there, where it has always the same."""
     small = [item for item in items if item.size <= LARGE]
+    bounded = bounded_amax(kernel, items) if has_global(kernel) else None
+    if bounded is not None:
+        yield dataclasses.replace(bounded, special=True)
     yield from _nan_codes(kernel, small, data)
     zero = _byte(kernel, small, scales, lambda blocks: ~np.abs(blocks).any(axis=(2, 3)))
     if zero is not None and zero != 0:

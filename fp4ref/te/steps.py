@@ -1,0 +1,77 @@
+"""Steps of a quantizer that a device's backend repeats as one, into new memory or into a tensor's buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from fp4ref import registry
+from fp4ref.te.one_pass import server
+
+# Of a tensor, what its quantizer keeps, and the word of a flag: codes, and 1 over their scale.
+Stepwise: TypeAlias = Callable[[Tensor, Sequence[Tensor], Tensor | None], tuple[Tensor, Tensor]]
+Filling: TypeAlias = Callable[[Tensor, Sequence[Any], Sequence[Any], Tensor | None], None]
+Filled: TypeAlias = Callable[[Tensor, Any, Any, Tensor | None], None]  # of a tensor, its quantizer, target and flag
+
+
+def repeated(
+    kind: Hashable, inputs: Sequence[Any], act: Callable[..., tuple[Any, ...]]
+) -> Callable[..., tuple[Any, ...]] | None:
+    """Return a function of other tensors of these ones' kinds that acts on them; None without a backend that does.
+
+    kind: all that decides what `act` does, besides its inputs. inputs: contiguous tensors on one device, and None. act:
+    computes by operations of backends alone, and makes views; returns new tensors, and none for what it only fills.
+    """
+    found = server("steps", inputs[0].device, (1, 1))
+    bind = found and registry.binder(found[0], None)
+    return bind(found[0], kind, inputs, act) if found and bind else None
+
+
+def filled(
+    kind: Hashable,
+    tensor: Tensor,
+    dst: Any,
+    flag: Tensor | None,
+    buffers: Callable[[Any], list[Any]],
+    fill: Filling,
+    like: Sequence[Any] = (),
+    read: Callable[[Any], Sequence[Any]] = lambda quantizer: (),
+) -> Filled | None:
+    """Return a function that fills tensors of a kind, as `fill` does; None without a backend that repeats it.
+
+    flag: on the tensor's device, or None. buffers: of a tensor that is filled, contiguous, and None. fill: gets a
+    tensor, what `read` reads of its quantizer or draws, the buffers, and a word that is not 0 where nothing is to
+    change. like: tensors of the kinds that `read` returns.
+    """
+    if flag is not None and server("is_one", flag.device, (1, 1)) is None:
+        return None
+    count = len(like)
+
+    def act(x: Tensor, flag: Tensor | None, *rest: Any) -> tuple[()]:
+        fill(x.detach(), rest[:count], rest[count:], None if flag is None else _word(flag))
+        return ()
+
+    run = repeated((kind, count), (tensor, flag, *like, *buffers(dst)), act)
+    if run is None:
+        return None
+
+    def again(x: Tensor, quantizer: Any, dst: Any, flag: Tensor | None) -> None:
+        run(x, flag, *read(quantizer), *buffers(dst))
+
+    return again
+
+
+def written(made: Tensor, buffer: Tensor, word: Tensor | None, *, turns: bool = False) -> None:
+    """Copy into a buffer by a backend, turned or as it is, unless a word on the device is not 0. Rules: TEL-24."""
+    found = server("written", made.device, (1, 1))
+    assert found is not None, "written: steps without a backend that writes"
+    found[1](found[0], made, buffer, word, turns=turns)
+
+
+def _word(flag: Tensor) -> Tensor:
+    found = server("is_one", flag.device, (1, 1))
+    assert found is not None, "is_one: steps without a backend that reads flags"
+    word: Tensor = found[1](found[0], flag)
+    return word
