@@ -136,6 +136,37 @@ def test_updates_of_tensors(name, flagged, internal, moved):
     assert got[3] == 2
 
 
+@pytest.mark.rule("TEL-24")
+@EACH
+def test_flags_of_every_kind(name):
+    """A flag is 1 or it is not, whatever its type and shape."""
+    given = inputs((128, 96), 4)
+    numbers = [
+        *(torch.tensor([value]) for value in (0.0, 1.0, 2.0, -0.0, float("nan"))),
+        torch.tensor(1.0),
+        torch.tensor(0.5),
+    ]
+    whole = [torch.tensor([value, 1 - value]) for value in (0, 1)]
+    types = [
+        each.to(dtype) for each in whole for dtype in (torch.int64, torch.int32, torch.uint8, torch.bool, torch.float64)
+    ]
+    flags = [*numbers, *types, torch.tensor([[0, 1]])[:, :1], torch.tensor([[1, 0]])[:, :1]]
+
+    def act():
+        quantizer, found = ready(name), []
+        dst = quantizer(given[0])
+        for flag in flags:
+            for x in given[1:]:
+                before = bits(dst)
+                quantizer.update_quantized(x, dst, noop_flag=flag)
+                found.append(bits(dst))
+                assert (found[-1] == before) or flag.reshape(-1)[0] != 1
+        return [*found, getattr(quantizer, "amax", torch.zeros(1)).tolist()]
+
+    got, wanted = ran(act, plain=False), ran(act, plain=True)
+    assert got[:3] == wanted[:3]
+
+
 @EACH
 def test_tensors_of_other_kinds(name):
     """Strides, gradients, lazy views and types alternate."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache, partial
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from fp4ref.arguments import buffer_shapes
 from fp4ref.errors import ShapeError
 from fp4ref.quantized import Direction, DirectionData, Directions, Group, Quantized
 from fp4ref.registry import Call
+from fp4ref.remembered import Same
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, maxima, programs
 from fp4ref_cuda.buffers import Library, Operands, pointer
@@ -41,27 +42,28 @@ def quantize_grouped(
 
     Rules: LAY-8, LAY-12, LAY-50, GLB-1, GLB-5, BLK-9. Certificates: group-members-*.
     """
-    spec, names, splits = call.required, call.directions, call.splits
+    names, splits = call.directions, call.splits
     assert splits is not None
     x, library = buffers.adopt(OPERATION, x)
+    same, plan, served = _planned(call)
     with library.current():
-        plan = group(spec, splits, call.sizes[1], names, call.layout.name, call.source)
         table = _uploaded(library, plan.table.tobytes(), len(splits))
         given = () if out is None else (*_parts(out.row), *_parts(out.column))
         inputs = x, table, noop, *amax, *given
         act = partial(_filled, call, x, amax, out, noop, plan, table)
-        met = _met(call)
-        parts = programs.serve(OPERATION, met[0], inputs, act) if met else act()
-    if not met:
-        met.append(call)
+        parts = programs.serve(OPERATION, same, inputs, act) if served else act()
+    if not served:
+        served.append(True)
     each = dict(zip(names, (DirectionData(*parts[:3]), DirectionData(*parts[-3:])), strict=False))
-    return Group(_members(call, plan, each), Directions(each.get("row"), each.get("column")))
+    return Group(_members(same, plan, each), Directions(each.get("row"), each.get("column")))
 
 
 @lru_cache(maxsize=1024)
-def _met(call: Call) -> list[Call]:
-    """Return the first of equal calls, once it was served: splits that are new each time are not recorded."""
-    return []
+def _planned(call: Call) -> tuple[Call, GroupPlan, list[bool]]:
+    """Return the first of equal calls, its plan, and whether it was served: splits new each time are not recorded."""
+    spec, splits = call.required, call.splits
+    assert splits is not None
+    return call, group(spec, splits, call.sizes[1], call.directions, call.layout.name, call.source), []
 
 
 def _parts(part: DirectionData | None) -> tuple[Any, ...]:
@@ -135,20 +137,38 @@ def _starts(spec: Spec, columns: int, name: Direction, plan: GroupPlan, index: i
 
 def _members(call: Call, plan: GroupPlan, whole: dict[Direction, DirectionData]) -> list[Quantized]:
     """Return each member's views of the memory."""
+    spec, (_, columns), form = call.required, call.sizes, call.layout.name
     members = []
-    spec, (_, columns), scale_layout = call.required, call.sizes, call.layout.name
-    for index, rows in enumerate(plan.splits):
-        views: dict[str, Any] = {}
-        for name, buffer in whole.items():
-            shapes = buffer_shapes(spec, (rows, columns), name, scale_layout)
-            starts = _starts(spec, columns, name, plan, index)
-            views[name] = DirectionData(*map(_view, buffer, starts, shapes))
-        members.append(Quantized(spec, (rows, columns), call.source, scale_layout, **views))
+    for rows, places in zip(plan.splits, _places(Same(call), Same(plan)), strict=True):
+        views: dict[str, Any] = {
+            name: DirectionData(
+                *(place and part[place[0]].view(place[1]) for part, place in zip(part_of, places[name], strict=True))
+            )
+            for name, part_of in whole.items()
+        }
+        members.append(Quantized(spec, (rows, columns), call.source, form, **views))
     return members
 
 
-def _view(part: Any, start: int, shape: tuple[int, ...] | None) -> Any:
-    return None if shape is None else part[start : start + prod(shape)].reshape(shape)
+Place: TypeAlias = tuple[slice, tuple[int, ...]] | None  # elements of a direction's memory, and their shape
+
+
+@lru_cache(maxsize=1024)
+def _places(call: Same, plan: Same) -> list[dict[Direction, list[Place]]]:
+    """Return where data, scales and amax of each member's directions lie."""
+    spec, (_, columns), form = call.value.required, call.value.sizes, call.value.layout.name
+    found = []
+    for index, rows in enumerate(plan.value.splits):
+        places: dict[Direction, list[Place]] = {}
+        for name in call.value.directions:
+            shapes = buffer_shapes(spec, (rows, columns), name, form)
+            starts = _starts(spec, columns, name, plan.value, index)
+            places[name] = [
+                None if shape is None else (slice(start, start + prod(shape)), shape)
+                for start, shape in zip(starts, shapes, strict=True)
+            ]
+        found.append(places)
+    return found
 
 
 def _required(

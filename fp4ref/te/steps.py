@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from fp4ref import registry
 from fp4ref.te.one_pass import server
 
+FLAGS = (torch.uint8, torch.int32, torch.float32)  # the types of flags that backends read
 # Of a tensor, what its quantizer keeps, and the word of a flag: codes, and 1 over their scale.
 Stepwise: TypeAlias = Callable[[Tensor, Sequence[Tensor], Tensor | None], tuple[Tensor, Tensor]]
 Filling: TypeAlias = Callable[[Tensor, Sequence[Any], Sequence[Any], Tensor | None], None]
@@ -45,7 +47,7 @@ def filled(
     tensor, what `read` reads of its quantizer or draws, the buffers, and a word that is not 0 where nothing is to
     change. like: tensors of the kinds that `read` returns.
     """
-    if flag is not None and server("is_one", flag.device, (1, 1)) is None:
+    if flag is not None and (flag.dtype not in FLAGS or server("is_one", flag.device, (1, 1)) is None):
         return None
     count = len(like)
 
@@ -73,5 +75,5 @@ def written(made: Tensor, buffer: Tensor, word: Tensor | None, *, turns: bool = 
 def _word(flag: Tensor) -> Tensor:
     found = server("is_one", flag.device, (1, 1))
     assert found is not None, "is_one: steps without a backend that reads flags"
-    word: Tensor = found[1](found[0], flag)
+    word: Tensor = found[1](found[0], flag.reshape(-1)[:1])
     return word
