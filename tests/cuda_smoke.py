@@ -99,12 +99,13 @@ def train(recipe: te.recipe.Recipe) -> None:
             module(x).backward(torch.ones(128, 128, dtype=torch.bfloat16, device="cuda"))
 
 
-def update(quantizer: te.Quantizer) -> None:
-    """Update a tensor, and keep what it holds, by the calls of a kind that decide and by those that do not."""
+def update(*quantizers: te.Quantizer) -> None:
+    """Update tensors, and keep what they hold, by the calls of a kind that decide and by those that do not."""
     xs = [cuda(values((160, 96), "bfloat16")) * factor for factor in (1.0, 2.0)]
-    tensor, flags = quantizer(xs[0]), [torch.tensor([word], device="cuda") for word in (0.0, 1.0)]
-    for _ in range(3):
-        for x in xs:
+    flags = [torch.tensor([word], device="cuda") for word in (0.0, 1.0)]
+    for quantizer in quantizers:
+        tensor = quantizer(xs[0])
+        for x in xs * 3:
             wanted = quantizer(x).buffers()
             quantizer.update_quantized(x, tensor, noop_flag=flags[0])
             quantizer.update_quantized(xs[0] * 3, tensor, noop_flag=flags[1])
@@ -162,9 +163,8 @@ def main() -> None:
         te.Float8CurrentScalingQuantizer()(x).dequantize()
         for squares in (1, 2):
             te.Float8BlockQuantizer(block_scaling_dim=squares)(x).dequantize()
-    one = [torch.ones(1, device="cuda") for _ in range(2)]
-    for quantizer in (te.MXFP8Quantizer(), te.NVFP4Quantizer(), te.Float8Quantizer(*one, te.DType.kFloat8E4M3)):
-        update(quantizer)
+    ones = torch.ones(1, device="cuda"), torch.ones(1, device="cuda")
+    update(te.MXFP8Quantizer(), te.NVFP4Quantizer(), te.Float8Quantizer(*ones, te.DType.kFloat8E4M3))
     torch.cuda.synchronize()
     every = {path.stem for path in Path(compiler.__file__).with_name("kernels").glob("*.cu")}
     missing = every - kernels - CHECKS
