@@ -370,6 +370,6 @@ def test_the_code_of_a_rule_is_listed_by_what_it_is_for() -> None:
     assert {each.place.split("/")[1].partition(":")[0] for each in rooms["functions"]} == {"api.py", "layout"}
     shown = fp4("rules", "E2M1-3").output.splitlines()
     headings = ["functions:", "oracle:", "proofs:", "figures:", "backends:", "tests:"]
-    assert [line for line in shown if line in headings] == headings
+    assert [line for line in shown if line in headings] == headings[: None if index.citing("E2M1-3")["tests"] else -1]
     model = shown[shown.index("functions:") : shown.index("oracle:")]
     assert any(line.startswith("  Codec._round  fp4ref/formats/codec.py:") for line in model)
