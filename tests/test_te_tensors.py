@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
@@ -302,6 +303,27 @@ def test_pickle_and_save(kind):
         loaded = torch.load(file, weights_only=not trusted)["weight"]
         assert same(loaded, tensor)
         assert same(loaded._quantizer(sample(32, 32)), tensor._quantizer(sample(32, 32)))
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize("delayed", [False, True])
+def test_checkpoints_that_name_quantizers_where_they_were(delayed, trusted):
+    maker = te.Float8CurrentScalingQuantizer()
+    if delayed:
+        maker = te.Float8Quantizer(torch.ones(1), torch.zeros(1), te.DType.kFloat8E4M3)
+    tensor, file, earlier = maker(sample(64, 96)), io.BytesIO(), io.BytesIO()
+    torch.save({"weight": tensor}, file)
+    with zipfile.ZipFile(file) as written, zipfile.ZipFile(earlier, "w") as changed:
+        for name in written.namelist():
+            held = written.read(name)
+            if name.endswith("data.pkl"):
+                assert b"fp4ref.te.float8_quantizer\n" in held
+                held = held.replace(b"fp4ref.te.float8_quantizer\n", b"fp4ref.te.float8_tensor\n")
+            changed.writestr(name, held)
+    earlier.seek(0)
+    loaded = torch.load(earlier, weights_only=not trusted)["weight"]
+    assert same(loaded, tensor)
+    assert type(loaded._quantizer) is type(maker)
 
 
 @pytest.mark.rule("TEL-15", "TEL-38", "TEL-99")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from fp4ref.te.per_tensor import (
 )
 from fp4ref.te.storage import QuantizedTensorStorage
 from fp4ref.te.tensor import QuantizedTensor
+
+EARLIER = ("Float8CurrentScalingQuantizer", "Float8Quantizer")  # names that this module had
 
 
 class Float8TensorStorage(QuantizedTensorStorage):
@@ -113,3 +116,10 @@ class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
         """Return pieces along any dimension: there are no blocks."""
         pieces = torch.split(self._codes(), sizes, dim)
         return tuple(self.rebuilt({"data": piece}, shape=piece.shape) for piece in pieces)
+
+
+def __getattr__(name: str) -> Any:
+    """Return a quantizer, which checkpoints of earlier versions look for here."""
+    if name in EARLIER:
+        return getattr(import_module("fp4ref.te.float8_quantizer"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch.serialization import add_safe_globals
 
+from fp4ref.te import float8_tensor
 from fp4ref.te.dtypes import DType
 from fp4ref.te.float8_block_quantizer import Float8BlockQuantizer
 from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensor, Float8BlockwiseQTensorStorage
@@ -35,4 +36,7 @@ QUANTIZERS = (
 
 def allow_safe_loading() -> None:
     """Let torch.load(weights_only=True) read quantized tensors."""
-    add_safe_globals([rebuild, DType, *TENSORS, *STORAGES, *QUANTIZERS])
+    earlier = [
+        (each, f"{float8_tensor.__name__}.{each.__name__}") for each in (Float8CurrentScalingQuantizer, Float8Quantizer)
+    ]
+    add_safe_globals([rebuild, DType, *TENSORS, *STORAGES, *QUANTIZERS, *earlier])
