@@ -249,3 +249,10 @@ def test_groups_of_other_names_and_backends_are_checked_again(monkeypatch):
     monkeypatch.setattr(registry, "backends", lambda: only)
     with pytest.raises(BackendError):
         fp4ref.quantize_grouped(x, [32, 32], "nvfp4", backend="cpu")
+
+
+@pytest.mark.parametrize("backend", ["numpy", "cpu", "torch"])
+def test_members_have_the_name_of_the_specification_that_was_given(backend):
+    x, mine = values((64, 64)).astype(np.float32), fp4ref.NVFP4.replace(name="mine")
+    for spec in (fp4ref.NVFP4, mine, fp4ref.NVFP4) * 2:
+        assert {q.spec.name for q in fp4ref.quantize_grouped(x, [32, 32], spec, backend=backend)} == {spec.name}

@@ -152,7 +152,8 @@ def test_a_missing_hypothesis_names_the_line_of_pip(module: str) -> None:
 # Printed commands
 
 
-def test_printed_commands_name_what_was_imported(here: Path) -> None:
+def test_printed_commands_name_what_was_imported(here: Path, request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(lambda: fp4ref.profiles.forget("acme.e"))
     lines = "import fp4ref\nfp4ref.register(fp4ref.NVFP4.replace(name='acme.e', element_max=4.0), 'a test')\n"
     (here / "my specs.py").write_text(lines)
     result = fp4("profiles", "diff", "nvfp4", "acme.e", "--import", "my specs.py")

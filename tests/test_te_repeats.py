@@ -167,6 +167,38 @@ def test_flags_of_every_kind(name):
     assert got[:3] == wanted[:3]
 
 
+@pytest.mark.rule("TEL-5")
+@pytest.mark.parametrize("name", ["current", "delayed"])
+@pytest.mark.parametrize("shape", [(1, 1), (1,)])
+def test_scales_of_other_shapes_are_filled(name, shape):
+    given = inputs((128, 96), 4)
+
+    def act():
+        quantizer, found = ready(name), []
+        dst = quantizer(given[0])
+        dst._scale_inv = dst._scale_inv.reshape(shape)
+        for x in given:
+            quantizer.update_quantized(x, dst)
+            found.append(bits(dst))
+        return found
+
+    assert ran(act, plain=False)[:3] == ran(act, plain=True)[:3]
+
+
+@pytest.mark.rule("TEL-8", "TEL-49")
+@pytest.mark.parametrize("dim", [1, 2])
+def test_block_scales_of_other_shapes_are_read_as_they_lie(dim):
+    quantizer = te.Float8BlockQuantizer(block_scaling_dim=dim, columnwise=False)
+    tensor = quantizer(inputs((6, 256))[0])
+    wanted, scales = tensor.dequantize(), tensor._rowwise_scale_inv
+    for wide in (6 if dim == 1 else 2, 16):
+        other = torch.ones(scales.shape[0], wide)
+        other[:, : min(wide, scales.shape[1])] = scales[:, :wide]
+        tensor._rowwise_scale_inv = other
+        for _ in range(3):
+            assert torch.equal(tensor.dequantize(), wanted), wide
+
+
 @EACH
 def test_tensors_of_other_kinds(name):
     """Strides, gradients, lazy views and types alternate."""

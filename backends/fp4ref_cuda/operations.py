@@ -8,13 +8,14 @@ that is after one call of the same kind; a given amax must then be on the device
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import fp4ref_numerics
 from fp4ref import arrays
 from fp4ref.errors import BackendError
-from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
+from fp4ref.quantized import Direction, DirectionData, Directions, Group, matrix_shape
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import bound, buffers, checks, maxima, paths, programs, shared_places
@@ -274,4 +275,7 @@ def quantize_grouped(call: Call, x: Any, *arguments: Any, **named: Any) -> Any:
     """Quantize row ranges of one tensor in one launch; see `fp4ref_cuda.grouped`."""
     from fp4ref_cuda import grouped
 
-    return grouped.quantize_grouped(call, x, *arguments, **named)
+    group = grouped.quantize_grouped(call, x, *arguments, **named)
+    if all(member.spec.name == call.required.name for member in group):
+        return group
+    return Group([replace(member, spec=call.required) for member in group], group.memory)  # of equal settings

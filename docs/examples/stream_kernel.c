@@ -66,7 +66,10 @@ int main(void)
             for (size_t b = 0; b < blocks; b++) {
                 size_t from = r * columns + 16 * b, n = columns - 16 * b < 16 ? columns - 16 * b : 16;
                 float top = 0;
-                for (size_t i = 0; i < n; i++) top = fmaxf(top, fabsf(element(x, from + i, head[3])));
+                for (size_t i = 0; i < n; i++) {                     /* NaN is ignored; fmaxf returns a signalling one */
+                    float magnitude = fabsf(element(x, from + i, head[3]));
+                    if (magnitude > top) top = magnitude;
+                }
                 uint8_t s = scales[r * blocks + b] = e4m3(fminf(top * (g * (1.0f / 6.0f)), FLT_MAX));
                 float factor = fminf(1.0f / (e4m3_value(s) * (1.0f / g)), FLT_MAX);
                 for (size_t i = 0; i < n; i++)

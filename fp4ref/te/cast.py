@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
@@ -77,7 +77,8 @@ def _kind(kind: Hashable, tensor: Tensor, output: Any, noop: Tensor | None) -> H
 @cache
 def _buffers_of(family: Any) -> Callable[[dict[str, Any]], tuple[Tensor | None, ...]]:
     """Return the function that takes the buffers of storage out of its attributes."""
-    return itemgetter(*family.BUFFERS)
+    names = family.BUFFERS
+    return itemgetter(*names) if len(names) > 1 else lambda values: tuple(values[name] for name in names)
 
 
 def _repeating(
@@ -95,13 +96,13 @@ def _repeating(
     if _kind(quantizer.kind_of_call(), x, output, noop) != key:  # buffers were replaced
         return None
     flag = None if noop is None or noop.device.type == "cpu" else noop
-    fill = quantizer.filled_again(x, output, flag)
+    fill, on_device = quantizer.filled_again(x, output, flag), flag is not None
     if fill is None:
         return None
 
     def filled_again(x: Tensor, quantizer: Any, output: Any, noop: Any) -> Any:
         debug.count_again(counts)
-        if noop is None or flag is not None:
+        if noop is None or on_device:
             fill(x, quantizer, output, noop)
         elif noop.reshape(-1)[0].item() != 1:
             fill(x, quantizer, output, None)
@@ -241,4 +242,5 @@ def _turner(shape: tuple[int, int], device: torch.device, registered: Same) -> C
     """Return the function that turns matrices on a device; None without a backend that has one."""
     found = server("turned", device, (shape[0], shape[1]))
     bind = found and registry.binder(found[0], None)
-    return bind(found[0], torch.empty(shape, dtype=torch.uint8, device=device)) if found and bind else None
+    bound = bind(found[0], torch.empty(shape, dtype=torch.uint8, device=device)) if found and bind else None
+    return bound or (found and partial(found[1], found[0]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeAlias
 
+import torch
 from torch import Tensor
 
 from fp4ref.te import steps
@@ -49,7 +50,7 @@ class OfOneScale(Quantizer):
         """Return a function that fills other tensors of a kind."""
         if not tensor.is_contiguous():
             return None
-        by_steps = self.stepwise(tensor)
+        by_steps = self.stepwise(tensor) if _usual(tensor, *_buffers(dst)) else None
 
         def fill(x: Tensor, kept: Sequence[Any], held: Sequence[Any], word: Tensor | None) -> None:
             assert by_steps is not None
@@ -80,3 +81,9 @@ def _buffers(dst: Any) -> list[Any]:
 
 def _kept(quantizer: OfOneScale) -> tuple[Tensor, ...]:
     return quantizer.kept()
+
+
+def _usual(tensor: Tensor, codes: Any, scale_inv: Any) -> bool:
+    """Return True for buffers of the types and shapes in which codes and 1 over a scale are made."""
+    kinds = (codes.dtype, codes.shape, scale_inv.dtype, tuple(scale_inv.shape))
+    return bool(kinds == (torch.uint8, tensor.shape, torch.float32, (1,)))

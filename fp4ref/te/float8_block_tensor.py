@@ -124,7 +124,7 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
         key, held = None, self.__dict__
         data, beside = held[f"_{direction}wise_data"], held[f"_{direction}wise_scale_inv"]
         if data is not None and data.is_cpu and not torch.compiler.is_compiling():
-            kinds = repeats.number_of_kinds("te.block_values", (data, beside))
+            kinds = repeats.number_of_kinds(("te.block_values", data.shape), (data, beside))
             how = kinds, direction, self._fp8_dtype, self._is_2D_scaled, dtype
             key = None if kinds is None else ("te.block_values", *how)
             again = repeats.find(key) if key else None
@@ -133,15 +133,16 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
                 return made
         codes, scales = self.code_bytes(direction), self.scales_buffer(direction)
         matrix, spec = (codes.shape[0], codes.shape[1]), mxfp8(self._fp8_dtype)
-        plain = decodable(codes, scales, dtype) and scales.is_contiguous()
+        padded = scale_shape(matrix, tiles=self._is_2D_scaled, columnwise=False)
+        plain = decodable(codes, scales, dtype) and scales.is_contiguous() and scales.shape == padded
         found = server("block_values", codes.device, matrix, spec=spec, to=dtype) if plain else None
         if found is None:
             return None
+        values: Tensor = found[1](found[0], codes, scales, self._is_2D_scaled)
         flat, bind = codes.shape == data.shape, registry.binder(found[0], None) if key else None
         bound = bind(found[0], codes, scales, self._is_2D_scaled) if bind and data.is_contiguous() else None
         if bound is not None:
             repeats.keep(key, bound if flat else lambda data, scales: bound(data.view(matrix), scales))
-        values: Tensor = found[1](found[0], codes, scales, self._is_2D_scaled)
         return values
 
     def decode(self, dtype: torch.dtype) -> Tensor:

@@ -50,10 +50,10 @@ def filled_again(
         return None
     shape, device, draws = tuple(tensor.shape), tensor.device, quantizer.stochastic_rounding
     matrix, lie = (math.prod(shape[:-1]), shape[-1]), _layout(quantizer)
-    spec = quantizer.spec(tensor.dtype, shape)
+    spec, dtype = quantizer.spec(tensor.dtype, shape), dtype_name(tensor.dtype)
 
     def quantized(*parts: DirectionData | None) -> Quantized:
-        return Quantized(spec, matrix, dtype_name(tensor.dtype), lie, *parts)
+        return Quantized(spec, matrix, dtype, lie, *parts)
 
     def fill(x: Tensor, bits: Sequence[Any], held: Sequence[Any], word: Tensor | None) -> None:
         out = quantized(*(None if part[0] is None else DirectionData(*part) for part in (held[:3], held[3:])))

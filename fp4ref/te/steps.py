@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fp4ref import registry
+from fp4ref.memory import apart
 from fp4ref.te.one_pass import server
 
 FLAGS = (torch.uint8, torch.int32, torch.float32)  # the types of flags that backends read
@@ -28,7 +29,10 @@ def repeated(
     """
     found = server("steps", inputs[0].device, (1, 1))
     bind = found and registry.binder(found[0], None)
-    return bind(found[0], kind, inputs, act) if found and bind else None
+    if found is None or bind is None or not registry.leads(found[0]):  # a faster one would serve some of the operations
+        return None
+    function: Callable[..., tuple[Any, ...]] | None = bind(found[0], kind, inputs, act)
+    return function
 
 
 def filled(
@@ -55,12 +59,15 @@ def filled(
         fill(x.detach(), rest[:count], rest[count:], None if flag is None else _word(flag))
         return ()
 
-    run = repeated((kind, count), (tensor, flag, *like, *buffers(dst)), act)
+    first = tensor, flag, *like, *buffers(dst)
+    run = repeated((kind, count), first, act)
     if run is None:
         return None
+    are_apart = apart([each for each in first if each is not None])
 
     def again(x: Tensor, quantizer: Any, dst: Any, flag: Tensor | None) -> None:
-        run(x, flag, *read(quantizer), *buffers(dst))
+        inputs = x, flag, *read(quantizer), *buffers(dst)
+        (run if are_apart([each for each in inputs if each is not None]) else act)(*inputs)  # which refuses overlaps
 
     return again
 

@@ -133,10 +133,10 @@ class Session:
         told = [e for e in (self._relocated(e, session.made_by[e.names]) for e in found.explanations) if e is not None]
         if told:
             return self._with(told)
+        if found.explanations:  # none of which holds in the place alone
+            found = session._with((), () if found.partial is None else (found.partial,))
         left = found.partial and replace(found.partial, place=self._likely.text)
-        return replace(
-            found, explanations=(), partial=left, place=self._likely.text, where=first_difference(self.items)
-        )
+        return replace(found, partial=left, place=self._likely.text, where=first_difference(self.items))
 
     def _relocated(self, explanation: Explanation, hypothesis: Hypothesis) -> Explanation | None:
         """Return an explanation of one place with the place that all evidence calls for; None if that is unclear."""
