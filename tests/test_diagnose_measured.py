@@ -143,7 +143,7 @@ def test_a_bound_of_maxima_is_a_special_rule_where_it_meets_zeros_alone():
 
 
 def test_between_boundaries_that_were_seen_the_codec_rounds():
-    """What was never seen is the codec's value, as far as it is between its seen neighbours."""
+    """A value that was never seen is the codec's, as far as that is between the seen neighbours."""
     first, last, values = (np.array(one, np.float32) for one in ([1, 2, 4], [1.5, 3, 5], [10, 20, 40]))
     t = np.array([0, 0.5, 1.25, 1.75, 2, 3.5, 4, 6], np.float32)
     made = _rounded(first, last, values, lambda t: t * 12, t)

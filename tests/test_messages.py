@@ -1,4 +1,4 @@
-"""One line that names the cause: what commands and functions say about input that a newcomer gives them."""
+"""Messages about the input of a newcomer: commands and functions name the cause in one line."""
 
 from __future__ import annotations
 

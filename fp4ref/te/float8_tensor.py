@@ -11,9 +11,7 @@ from torch import Tensor
 from fp4ref.te.cast import fp8_values
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import SettingError
-from fp4ref.te.per_tensor import (
-    decoded,
-)
+from fp4ref.te.per_tensor import decoded
 from fp4ref.te.storage import QuantizedTensorStorage
 from fp4ref.te.tensor import QuantizedTensor
 

@@ -1,4 +1,4 @@
-"""Which two mistakes before the scale bytes are likely together.
+"""Pairs of mistakes before the scale bytes that are likely together.
 
 Where one of two mistakes changes nothing, the other alone decides, and its scale bytes must be the candidate's. For
 example, a global scale of 448 * 4 moves every block, so that "zero blocks have the scale byte 1" can come with it only

@@ -100,7 +100,7 @@ class PlacedTrial:
 
     @cached_property
     def inside(self) -> NDArray[np.bool_]:
-        """Which units of the stored scales are scales, not padding."""
+        """True for the units of stored scales that are scales, not padding."""
         return self.order.valid(*self.data.scales.shape)
 
 
