@@ -21,6 +21,7 @@ from fp4ref_cuda import across, bound, buffers, checks, host_numbers, maxima, pa
 from fp4ref_cuda.block_codes import block_codes, block_values
 from fp4ref_cuda.bound import of_one
 from fp4ref_cuda.buffers import Operands, pointer
+from fp4ref_cuda.columns import bind_column_values, column_values
 from fp4ref_cuda.gemm import bind_gemm_blockwise, bind_gemm_exact, bind_gemm_fast, gemm_blockwise, gemm_exact, gemm_fast
 from fp4ref_cuda.grouped import bind_quantize_grouped, quantize_grouped
 from fp4ref_cuda.launch import rehearse, require_reciprocal
@@ -62,6 +63,7 @@ from fp4ref_cuda.several import bind_steps, steps, together
 
 __all__ = [
     "amax",
+    "bind_column_values",
     "bind_dequantize",
     "bind_gemm_blockwise",
     "bind_gemm_exact",
@@ -78,6 +80,7 @@ __all__ = [
     "bind_turned",
     "block_codes",
     "block_values",
+    "column_values",
     "convert_layout",
     "dequantize",
     "finish_product",
