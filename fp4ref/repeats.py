@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -22,11 +22,12 @@ from fp4ref.errors import UnknownNameError
 from fp4ref.given import NUMBERS
 from fp4ref.layout import LAYOUTS
 from fp4ref.names import Names
-from fp4ref.quantized import DIRECTIONS, Direction, Directions, Quantized
+from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized
 from fp4ref.registry import Backend
 from fp4ref.spec import Spec
 
 KEPT = 4096  # functions, at most
+NOTHING = DirectionData(None, None, None)
 
 
 class Repeat(NamedTuple):
@@ -107,7 +108,11 @@ def number_of_kinds(place: Hashable, parts: tuple[Any, ...]) -> int | None:
     place: where they come from, by which those are found that are tried first. Torch compares the types, layouts,
     sizes, strides and devices of all tensors in one call, where reading each takes ten times as long.
     """
-    for present, absent, are_like, number in _seen.get(place, ()):
+    try:
+        tried = _seen.get(place, ())
+    except TypeError:  # a part of the place without a hash, which the checks refuse
+        return None
+    for present, absent, are_like, number in tried:
         if are_like(*present(parts)):
             for at in absent:
                 if parts[at] is not None:
@@ -124,7 +129,8 @@ def number_of_kinds(place: Hashable, parts: tuple[Any, ...]) -> int | None:
     if len(_numbers) >= KEPT:
         _numbers.clear()  # a number is never used again
     number = _numbers.setdefault(of, next(_count))
-    _try_later(place, parts, number)
+    if type(parts[0]) is not np.ndarray:
+        _try_later(place, parts, number)
     return number
 
 
@@ -154,62 +160,69 @@ def _guards() -> Callable[..., Any] | None:
 
 def kinds_of_arguments(x: Any, amax: Any, random_bits: Any, out: Any, noop: Any) -> tuple[Hashable, ...] | None:
     """Return the kinds of what `quantize` is given; None if one has no kind."""
-    kind = kind_of(x)
-    if kind is None or (amax is None and random_bits is None and out is None and noop is None):
-        return kind
-    found: list[Hashable] = [kind]
+    if amax is None and random_bits is None and out is None and noop is None:
+        return kind_of(x)
+    if type(x) is not np.ndarray and type(x) not in _plain and type(x) not in _plain_now():
+        return None
+    parts: list[Any] = [x, noop]
+    facts: list[Hashable] = []
     for value in (amax, random_bits):
-        for part in value if type(value) is Directions else (value,):
-            kind = None if part is None else _kind_of_value(part)
-            if part is not None and kind is None:
+        if type(value) is Directions:
+            given, which = value, [True]
+        else:
+            given, which = (value,), [False]  # type: ignore[assignment]
+        for part in given:
+            if type(part) in NUMBERS:
+                which.append(True)
+                parts.append(None)
+                continue
+            if part is not None and _copied(part):
                 return None
-            found.append(kind)
-        found.append(type(value) is Directions)
-    buffers = None if out is None else kind_of_bytes(out, *DIRECTIONS)
-    flag = None if noop is None else kind_of(noop)
-    return (
-        None
-        if (buffers is None) is not (out is None) or (flag is None) is not (noop is None)
-        else (*found, buffers, flag)
-    )
+            parts.append(part)
+        facts.append(tuple(which))
+    if out is not None:
+        if type(out) is not Quantized:
+            return None
+        facts += _record(out)
+        parts += _parts(out, *DIRECTIONS)
+    how = tuple(facts)
+    number = number_of_kinds((x.shape, how), tuple(parts))
+    return None if number is None else (number, how)
 
 
-def _kind_of_value(value: Any) -> tuple[Hashable, ...] | None:
-    """Return the kind of a number or an array; None for an array with gaps on a device, which is copied there."""
-    if type(value) in NUMBERS:
-        return NUMBERS
-    kind = kind_of(value)
-    return kind if kind is None or len(kind) < 4 or value.is_cpu or value.is_contiguous() else None
+def _copied(value: Any) -> bool:
+    """Return True for an array with gaps on a device, which is copied there."""
+    return type(value) in _plain and not value.is_cpu and not value.is_contiguous()
 
 
 def kind_of_bytes(q: Any, *directions: Direction) -> tuple[Hashable, ...] | None:
     """Return the kind of a result: its record, and the kinds of its buffers; None if one of them has no kind."""
-    if type(q) is not Quantized:
-        return None
-    found: list[Hashable] = [q.spec, q.shape, q.dtype, q.scale_layout]
-    for name in directions:
-        data = q.row if name == "row" else q.column
-        if data is None:
-            found.append(None)
-            continue
-        for part in data:
-            if part is None:
-                found.append(None)
-                continue
-            kind = kind_of(part)
-            if kind is None:
-                return None
-            found.append(kind)
-    return tuple(found)
+    return _kinds_of_bytes(q, directions, ())
 
 
 def kinds_to_read(q: Any, direction: Direction, out: Any) -> tuple[Hashable, ...] | None:
     """Return the kinds of what `dequantize` is given; None if one has no kind."""
-    kinds = kind_of_bytes(q, direction)
-    if out is None or kinds is None:
-        return kinds
-    buffer = kind_of(out)
-    return None if buffer is None else (*kinds, buffer)
+    return _kinds_of_bytes(q, (direction,), (out,))
+
+
+def _kinds_of_bytes(q: Any, directions: Sequence[Direction], others: tuple[Any, ...]) -> tuple[Hashable, ...] | None:
+    if type(q) is not Quantized:
+        return None
+    how = (*_record(q), *directions, len(others))
+    number = number_of_kinds(how, (*_parts(q, *directions), *others))
+    return None if number is None else (number, how)
+
+
+def _record(q: Quantized) -> tuple[Hashable, ...]:
+    return q.spec, q.shape, q.dtype, q.scale_layout
+
+
+def _parts(q: Quantized, *directions: Direction) -> list[Any]:
+    """Return the buffers of some directions, None for those that there are not."""
+    parts: list[Any] = []
+    for name in directions:
+        parts += (q.row if name == "row" else q.column) or NOTHING
+    return parts
 
 
 def find(key: Hashable) -> Callable[..., Any] | None:

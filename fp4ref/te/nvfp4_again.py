@@ -12,7 +12,8 @@ from torch import Tensor
 from fp4ref import api
 from fp4ref.given import Arguments
 from fp4ref.quantized import DirectionData, Directions, Parts, Quantized
-from fp4ref.te import steps, swizzle
+from fp4ref.random_source import bits_by_key
+from fp4ref.te import nvfp4_drawn, rng, steps, swizzle
 from fp4ref.te.dtypes import dtype_name
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF
 
@@ -28,6 +29,9 @@ def made_again(quantizer: Any, tensor: Tensor) -> Callable[[Tensor, Any], Any] |
     if not quantizer.stochastic_rounding:
         repeat = api.quantize_again(tensor.view(matrix), *how)
         return repeat and (lambda x, quantizer: quantizer.made(repeat(x if flat else x.view(matrix)), settings, of))
+    drawn = nvfp4_drawn.made_again(quantizer, tensor, how, settings)
+    if drawn is not None:
+        return drawn
     given = Arguments(random_bits=_bytes_like(quantizer, matrix, device))
     drawing = api.quantize_again(tensor.view(matrix), *how, given)
     if drawing is None:
@@ -55,21 +59,19 @@ def filled_again(
     def quantized(*parts: DirectionData | None) -> Quantized:
         return Quantized(spec, matrix, dtype, lie, *parts)
 
-    def fill(x: Tensor, bits: Sequence[Any], held: Sequence[Any], word: Tensor | None) -> None:
+    def fill(x: Tensor, key: Sequence[Any], held: Sequence[Any], word: Tensor | None) -> None:
         out = quantized(*(None if part[0] is None else DirectionData(*part) for part in (held[:3], held[3:])))
-        given = Directions(*bits) if draws else None
+        given = bits_by_key(matrix, directions, key[0], key[1], device) if draws else None
         api.quantize(x.view(matrix), spec, directions, lie, random_bits=given, out=out, noop=word)
 
     def parts(dst: Any) -> list[Any]:
         return [each for part in buffers(dst, matrix, *usages) for each in part or (None, None, None)]
 
-    def drawn(quantizer: Any) -> Sequence[Any]:
-        return quantizer.random_bytes(matrix, device) if draws else ()
-
-    like = _bytes_like(quantizer, matrix, device) if draws else ()
-    by_steps = steps.filled(("nvfp4", quantizer.kind_of_call()), tensor, dst, flag, parts, fill, like, drawn)
+    keys = (lambda quantizer: rng.key_of(quantizer.rng_state or rng.next_state(device))) if draws else None
+    by_steps = steps.filled(("nvfp4", quantizer.kind_of_call()), tensor, dst, flag, parts, fill, numbers=keys)
     if by_steps is not None or flag is not None:
         return by_steps
+    like = _bytes_like(quantizer, matrix, device) if draws else ()
     given = Arguments(None, like if draws else None, quantized(*buffers(dst, matrix, *usages)))
     repeat, flat = api.quantize_again(tensor.view(matrix), spec, directions, lie, given), len(shape) == 2
     if repeat is None:
