@@ -97,6 +97,7 @@ def _repeating(
         return None
     flag = None if noop is None or noop.device.type == "cpu" else noop
     fill, on_device = quantizer.filled_again(x, output, flag), flag is not None
+    one = noop is not None and noop.numel() == 1
     if fill is None:
         return None
 
@@ -104,7 +105,7 @@ def _repeating(
         debug.count_again(counts)
         if noop is None or on_device:
             fill(x, quantizer, output, noop)
-        elif noop.reshape(-1)[0].item() != 1:
+        elif (noop if one else noop.reshape(-1)[0]).item() != 1:
             fill(x, quantizer, output, None)
         else:
             quantizer.draw(x)  # as if there were no flag
@@ -241,6 +242,17 @@ def turned(codes: Tensor) -> Tensor:
 def _turner(shape: tuple[int, int], device: torch.device, registered: Same) -> Callable[[Tensor], Tensor] | None:
     """Return the function that turns matrices on a device; None without a backend that has one."""
     found = server("turned", device, (shape[0], shape[1]))
+    return turner(torch.empty(shape, dtype=torch.uint8, device=device)) or (found and partial(found[1], found[0]))
+
+
+def turner(codes: Tensor, out: Tensor | None = None) -> Callable[..., Any] | None:
+    """Return the function that turns matrices of bytes of a kind, with nothing decided again; None without one.
+
+    out: what is filled, where the function is to fill others of its kind.
+    """
+    found = server("turned", codes.device, (codes.shape[0], codes.shape[1]))
     bind = found and registry.binder(found[0], None)
-    bound = bind(found[0], torch.empty(shape, dtype=torch.uint8, device=device)) if found and bind else None
-    return bound or (found and partial(found[1], found[0]))
+    if found is None or bind is None:
+        return None
+    turn: Callable[..., Any] | None = bind(found[0], codes) if out is None else bind(found[0], codes, out)
+    return turn

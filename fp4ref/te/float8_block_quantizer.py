@@ -32,6 +32,8 @@ from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import Float8BlockScaling, Recipe
 from fp4ref.te.specifications import mxfp8
 
+AS_PASSED = ("_rowwise_data", "_rowwise_scale_inv", "_columnwise_data", "_columnwise_scale_inv")
+
 
 class Float8BlockQuantizer(Quantizer):
     """Makes block-scaled FP8 tensors from [..., K] of any size.
@@ -209,14 +211,13 @@ class Float8BlockQuantizer(Quantizer):
             return None
         kind = "fp8 blocks", self.kind_of_call()
         by_steps = steps.filled(kind, tensor, dst, flag, _buffers_of, self.copy()._fill_by_steps)
-        made, bind = self._passed(tensor), registry.binder(found[0], None)
-        usual = in_place.alike(self._by_attribute(made, tensor.shape).values(), _buffers_of(dst))
-        if by_steps or flag is not None or bind is None or not usual:
+        bind = None if by_steps or flag is not None else registry.binder(found[0], None)
+        if bind is None:
             return by_steps
-        matrix, flat = found[0].sizes, tensor.dim() == 2
-        into = bind(found[0], tensor.view(matrix), *self._how(), made)
-        run = into if into is None or flat else lambda x, held: into(x.view(matrix), held)
-        return in_place.filled(tensor, dst, _as_passed, run)
+        x, made = tensor.view(found[0].sizes), self._passed(tensor)
+        shaped = self._by_attribute(made, tensor.shape)
+        held, wanted = ([of[name] for name in AS_PASSED] for of in (dst.__dict__, shaped))
+        return in_place.filled(tensor, dst, AS_PASSED, held, wanted, bind(found[0], x, *self._how(), made))
 
     def _fill_by_steps(self, x: Tensor, kept: Sequence[Any], held: Sequence[Any], word: Tensor | None) -> None:
         made = self._in_one_pass(x)
@@ -283,6 +284,3 @@ class Float8BlockQuantizer(Quantizer):
 def _buffers_of(dst: Any) -> list[Any]:
     held = dst.__dict__
     return [held[name] for name in Float8BlockwiseQTensorStorage.BUFFERS]
-
-
-_as_passed = in_place.reader("_rowwise_data", "_rowwise_scale_inv", "_columnwise_data", "_columnwise_scale_inv")

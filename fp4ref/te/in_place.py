@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from fp4ref.memory import apart
 from fp4ref.te.steps import Filled
 
+# Of a tensor without gaps, the buffers that are filled, and what is drawn, if anything; it reads addresses alone.
+Into: TypeAlias = Callable[..., Any]
+
 
 def filled(
     tensor: Tensor,
     dst: Any,
-    buffers: Callable[[Any], Sequence[Any]],
-    into: Callable[[Tensor, Sequence[Any]], Any] | None,
+    names: Sequence[str],
+    held: Sequence[Any],
+    made: Sequence[Any],
+    into: Into | None,
+    draw: Callable[[Any], Any] | None = None,
 ) -> Filled | None:
     """Return a function that fills tensors of a kind; None without a function that does so at given buffers.
 
-    buffers: of a tensor that is filled, and None. into: gets a tensor and buffers of these ones' kinds. Where these
-    share memory, the quantizer fills them, or refuses to.
+    names: of the buffers of `dst`, attributes. held: the same buffers, seen in the order in which their bytes are
+    filled. made: new ones of the types and shapes that are filled. draw: what a quantizer draws. The quantizer decides
+    about buffers that are others, have gaps or share memory.
     """
-    if into is None:
+    present = [at for at, each in enumerate(held) if each is not None]
+    if into is None or not present or [_facts(each) for each in held] != [_facts(each) for each in made]:
         return None
-    are_apart = apart([tensor, *[each for each in buffers(dst) if each is not None]])
+    read, places, unit = itemgetter(*names), itemgetter(*present, -1), tensor.element_size()
+    are_apart = apart(places((*held, tensor)))
 
     def again(x: Tensor, quantizer: Any, dst: Any, flag: Tensor | None) -> None:
-        held = buffers(dst)
-        if are_apart([x, *[each for each in held if each is not None]]):
-            into(x, held)
-        else:
+        buffers = read(dst.__dict__)
+        if not are_apart(places((*buffers, x))) or x.data_ptr() % unit:
             quantizer.fill(x, dst)
+        elif draw is None:
+            into(x, buffers)
+        else:
+            into(x, buffers, draw(quantizer))
 
     return again
 
 
-def reader(*names: str) -> Callable[[Any], Sequence[Any]]:
-    """Return a function that reads attributes of a tensor that is filled."""
-    of = itemgetter(*names)
-    return lambda dst: of(dst.__dict__)
-
-
-def alike(made: Iterable[Any], held: Iterable[Any]) -> bool:
-    """Return True if some buffers have the types and shapes of others, and None where these are."""
-    facts = ([None if each is None else (each.dtype, each.shape) for each in some] for some in (made, held))
-    return next(facts) == next(facts)
+def _facts(buffer: Any) -> Any:
+    return None if buffer is None else (buffer.dtype, buffer.shape)
