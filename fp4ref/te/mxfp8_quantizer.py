@@ -84,17 +84,22 @@ class MXFP8Quantizer(Quantizer):
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
         """Make a tensor with buffers for the directions in use, storage if `internal`. Rules: TEL-3, TEL-22, TEL-28."""
         requires_grad = options.pop("requires_grad", False)
-        values: dict[str, Any] = dict.fromkeys(name.lstrip("_") for name in MXFP8TensorStorage.BUFFERS)
+        held: dict[str, Any] = dict.fromkeys(MXFP8TensorStorage.BUFFERS)
         for used, direction in ((self.rowwise_usage, "row"), (self.columnwise_usage, "column")):
             if used:
                 scales = scale_shape(shape, columnwise=direction == "column")
                 transposed = direction == "column" and self.internal
-                values[f"{direction}wise_data"] = _codes(shape, transposed, device=device, **options)
-                values[f"{direction}wise_scale_inv"] = torch.zeros(scales, dtype=torch.uint8, device=device, **options)
-        values |= {"fp8_dtype": self.dtype, "with_gemm_swizzled_scales": self.optimize_for_gemm, "quantizer": self}
+                held[f"_{direction}wise_data"] = _codes(shape, transposed, device=device, **options)
+                held[f"_{direction}wise_scale_inv"] = torch.zeros(scales, dtype=torch.uint8, device=device, **options)
+        return self._owning(held, (dtype, shape, device), requires_grad=requires_grad)
+
+    def _owning(self, held: dict[str, Any], of: Facts, *, requires_grad: bool = False) -> Any:
+        """Return the tensor that owns buffers by attribute, storage if `internal`."""
+        dtype, shape, device = of
+        held["_fp8_dtype"], held["_with_gemm_swizzled_scales"] = self.dtype, self.optimize_for_gemm
         if self.internal:
-            return MXFP8TensorStorage(**values, fake_dtype=dtype)
-        return MXFP8Tensor(shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **values)
+            return MXFP8TensorStorage.holding(held, self, dtype)
+        return MXFP8Tensor.wrapping(held, self, dtype, shape, device, requires_grad=requires_grad)
 
     def kind(self) -> Hashable | None:
         """Return the settings; None for other classes."""
@@ -174,25 +179,21 @@ class MXFP8Quantizer(Quantizer):
 
     def _holding(self, buffers: tuple[Tensor | None, ...], of: Facts) -> Any:
         """Return the tensor of such buffers, storage if `internal`."""
-        (row, row_scales, codes, scales), (dtype, shape, device) = buffers, of
-        flat, swizzled = len(shape) == 2, self.optimize_for_gemm
+        (row, row_scales, codes, scales), (_, shape, _) = buffers, of
+        flat = len(shape) == 2
         if codes is not None and scales is not None:
             if self.internal:
                 codes = codes.t() if flat else codes.view(shape[-1], *shape[:-1]).movedim(0, -1)
             elif not flat:
                 codes = codes.view(shape)
-            scales = scales.view(scales.shape[::-1]) if swizzled else scales
+            scales = scales.view(scales.shape[::-1]) if self.optimize_for_gemm else scales
         held = {
             "_rowwise_data": row if row is None or flat else row.view(shape),
             "_columnwise_data": codes,
             "_rowwise_scale_inv": row_scales,
             "_columnwise_scale_inv": scales,
-            "_fp8_dtype": self.dtype,
-            "_with_gemm_swizzled_scales": swizzled,
         }
-        if self.internal:
-            return MXFP8TensorStorage.holding(held, self, dtype)
-        return MXFP8Tensor.wrapping(held, self, dtype, shape, device)
+        return self._owning(held, of)
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
         """Fit an existing tensor to the directions in use; buffers that exist stay. Rules: TEL-4, TEL-5, TEL-84."""
