@@ -228,7 +228,7 @@ def dequantize(
 
     Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, DEQ-7, HAD-6, LAY-6, NUM-6, NUM-13.
     """
-    kinds = repeats.kinds_to_read(q, direction, out)
+    kinds = repeats.kinds_of_results([(q, (direction,))], out)
     key = "dequantize", kinds, direction, dtype, inverse_hadamard, backend
     again = repeats.find(key) if kinds else None
     if again:
@@ -266,7 +266,7 @@ def to_layout(
 
     Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-6, LAY-60.
     """
-    kinds = repeats.kind_of_bytes(q, *DIRECTIONS)
+    kinds = repeats.kinds_of_results([(q, DIRECTIONS)])
     key = "to_layout", kinds, kinds and q.spec.name, scale_layout, backend
     again = repeats.find(key) if kinds else None
     if again:

@@ -207,8 +207,10 @@ def repeating(
         if together:
             parts: Parts = bound[0](x, Directions(*maxima), Directions(*bits), Directions(*buffers), **flag)
             return parts
-        made = [repeat(x, *each, **flag) for repeat, *each in zip(bound, maxima, bits, buffers, strict=True)]
-        return (made[0], made[1]) if len(made) == 2 else (made[0], None) if names[0] == "row" else (None, made[0])
+        made = bound[0](x, maxima[0], bits[0], buffers[0], **flag)
+        if len(bound) == 2:
+            return made, bound[1](x, maxima[1], bits[1], buffers[1], **flag)
+        return (made, None) if names[0] == "row" else (None, made)
 
     return again
 
