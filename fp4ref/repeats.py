@@ -22,12 +22,12 @@ from fp4ref.errors import UnknownNameError
 from fp4ref.given import NUMBERS
 from fp4ref.layout import LAYOUTS
 from fp4ref.names import Names
-from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized
+from fp4ref.quantized import Direction, DirectionData, Directions, Quantized
 from fp4ref.registry import Backend
 from fp4ref.spec import Spec
 
 KEPT = 4096  # functions, at most
-NOTHING = DirectionData(None, None, None)
+NO_BUFFERS = (None,) * len(DirectionData._fields)
 
 
 class Repeat(NamedTuple):
@@ -99,6 +99,7 @@ class AlikeTensors(NamedTuple):
 TRIED = 4  # kinds of tensors at one place that are tried before kinds are read
 _seen: dict[Hashable, list[AlikeTensors]] = {}
 _numbers: dict[tuple[Hashable, ...], int] = {}
+_in_vain: set[tuple[Hashable, int]] = set()  # places and numbers of tensors that torch does not compare
 _count = itertools.count()
 
 
@@ -108,11 +109,7 @@ def number_of_kinds(place: Hashable, parts: tuple[Any, ...]) -> int | None:
     place: where they come from, by which those are found that are tried first. Torch compares the types, layouts,
     sizes, strides and devices of all tensors in one call, where reading each takes ten times as long.
     """
-    try:
-        tried = _seen.get(place, ())
-    except TypeError:  # a part of the place without a hash, which the checks refuse
-        return None
-    for present, absent, are_like, number in tried:
+    for present, absent, are_like, number in _seen.get(place, ()):
         if are_like(*present(parts)):
             for at in absent:
                 if parts[at] is not None:
@@ -129,7 +126,7 @@ def number_of_kinds(place: Hashable, parts: tuple[Any, ...]) -> int | None:
     if len(_numbers) >= KEPT:
         _numbers.clear()  # a number is never used again
     number = _numbers.setdefault(of, next(_count))
-    if type(parts[0]) is not np.ndarray:
+    if (place, number) not in _in_vain:
         _try_later(place, parts, number)
     return number
 
@@ -143,6 +140,9 @@ def _try_later(place: Hashable, parts: tuple[Any, ...], number: int) -> None:
     present = itemgetter(*at)
     are_like = guards(*present(parts), dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     if not are_like(*present(parts)):  # one tensor twice
+        if len(_in_vain) >= KEPT:
+            _in_vain.clear()
+        _in_vain.add((place, number))
         return
     if len(_seen) >= KEPT:
         _seen.clear()
@@ -158,71 +158,64 @@ def _guards() -> Callable[..., Any] | None:
     return getattr(getattr(torch._C._dynamo, "guards", None), "TensorGuards", None)
 
 
-def kinds_of_arguments(x: Any, amax: Any, random_bits: Any, out: Any, noop: Any) -> tuple[Hashable, ...] | None:
+def kinds_of_arguments(x: Any, amax: Any, random_bits: Any, out: Any, noop: Any) -> Hashable | None:
     """Return the kinds of what `quantize` is given; None if one has no kind."""
     if amax is None and random_bits is None and out is None and noop is None:
         return kind_of(x)
-    if type(x) is not np.ndarray and type(x) not in _plain and type(x) not in _plain_now():
-        return None
-    parts: list[Any] = [x, noop]
-    facts: list[Hashable] = []
+    parts, forms = [x], list[Hashable]()
     for value in (amax, random_bits):
-        if type(value) is Directions:
-            given, which = value, [True]
-        else:
-            given, which = (value,), [False]  # type: ignore[assignment]
-        for part in given:
-            if type(part) in NUMBERS:
-                which.append(True)
-                parts.append(None)
-                continue
-            if part is not None and _copied(part):
+        split = type(value) is Directions
+        forms.append(split)
+        for part in value if split else (value,):
+            a_number = type(part) in NUMBERS
+            forms.append(a_number)
+            parts.append(None if a_number else part)
+            if part is not None and not a_number and not _is_read_there(part):
                 return None
-            parts.append(part)
-        facts.append(tuple(which))
+    parts.append(noop)
     if out is not None:
         if type(out) is not Quantized:
             return None
-        facts += _record(out)
-        parts += _parts(out, *DIRECTIONS)
-    how = tuple(facts)
-    number = number_of_kinds((x.shape, how), tuple(parts))
-    return None if number is None else (number, how)
+        parts += [part for data in (out.row, out.column) for part in data or NO_BUFFERS]
+        forms += [out.spec, out.shape, out.dtype, out.scale_layout]
+    kinds = _kinds_of(("quantize", *forms[:4], *forms[-1:]), parts)
+    return None if kinds is None else (kinds, *forms)
 
 
-def _copied(value: Any) -> bool:
-    """Return True for an array with gaps on a device, which is copied there."""
-    return type(value) in _plain and not value.is_cpu and not value.is_contiguous()
+def _is_read_there(value: Any) -> bool:
+    """Return False for an array with gaps on a device, which is copied there."""
+    return type(value) is np.ndarray or getattr(value, "is_cpu", True) or value.is_contiguous()
 
 
-def kind_of_bytes(q: Any, *directions: Direction) -> tuple[Hashable, ...] | None:
-    """Return the kind of a result: its record, and the kinds of its buffers; None if one of them has no kind."""
-    return _kinds_of_bytes(q, directions, ())
+def _kinds_of(place: Hashable, parts: Sequence[Any]) -> Hashable | None:
+    """Return the kinds of some arrays, None among them, or the number that stands for them; None if one has no kind."""
+    if type(parts[0]) is not np.ndarray:
+        return number_of_kinds(place, tuple(parts))
+    kinds = [None if part is None else kind_of(part) for part in parts]
+    lost = any(kind is None and part is not None for kind, part in zip(kinds, parts, strict=True))
+    return None if lost else tuple(kinds)
 
 
-def kinds_to_read(q: Any, direction: Direction, out: Any) -> tuple[Hashable, ...] | None:
-    """Return the kinds of what `dequantize` is given; None if one has no kind."""
-    return _kinds_of_bytes(q, (direction,), (out,))
+def kinds_of_results(results: Sequence[tuple[Any, Sequence[Direction]]], *others: Any) -> tuple[Hashable, ...] | None:
+    """Return the kinds of some results, each with the directions that are read: records, and kinds of their buffers.
 
-
-def _kinds_of_bytes(q: Any, directions: Sequence[Direction], others: tuple[Any, ...]) -> tuple[Hashable, ...] | None:
-    if type(q) is not Quantized:
-        return None
-    how = (*_record(q), *directions, len(others))
-    number = number_of_kinds(how, (*_parts(q, *directions), *others))
-    return None if number is None else (number, how)
-
-
-def _record(q: Quantized) -> tuple[Hashable, ...]:
-    return q.spec, q.shape, q.dtype, q.scale_layout
-
-
-def _parts(q: Quantized, *directions: Direction) -> list[Any]:
-    """Return the buffers of some directions, None for those that there are not."""
+    others: further arrays, None among them. Returns None if one of them all has no kind.
+    """
     parts: list[Any] = []
-    for name in directions:
-        parts += (q.row if name == "row" else q.column) or NOTHING
-    return parts
+    records: list[Hashable] = []
+    first: Any = None
+    for q, directions in results:
+        if q is first and directions == results[0][1]:
+            records.append("the first")  # torch compares no tensors of which one comes twice
+            continue
+        first = first or q
+        if type(q) is not Quantized:
+            return None
+        for name in directions:
+            parts += (q.row if name == "row" else q.column) or NO_BUFFERS
+        records += [q.spec, q.shape, q.dtype, q.scale_layout, *directions]
+    kinds = _kinds_of(tuple(records[1::4]), [*parts, *others])
+    return None if kinds is None else (kinds, *records)
 
 
 def find(key: Hashable) -> Callable[..., Any] | None:
