@@ -19,9 +19,9 @@ Facts: TypeAlias = tuple[torch.dtype, tuple[int, ...], torch.device]  # type, sh
 
 
 class InSteps(NamedTuple):
-    """How tensors of a kind are made by operations of backends: of a tensor, so many results, None among them.
+    """Operations of backends that make tensors of a kind: `results` arrays of each, or None in the place of one.
 
-    hold: makes a quantized tensor of the results, by its quantizer.
+    hold: makes a quantized tensor of these, by its quantizer.
     """
 
     act: Callable[[Tensor], tuple[Tensor | None, ...]]
