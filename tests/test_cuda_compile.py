@@ -212,9 +212,7 @@ def instructions(kernel: str, prelude: str, target: str) -> tuple[str, ...]:
 # at once, take more on both.
 AROUND_DIVISION = 12  # the place of a tile is a quotient of 64 bits, by a routine that takes registers
 BY_MORE_WARPS = 5  # of six or eight blocks on a multiprocessor, which gain more than these cost, as measured
-ONCE_A_BOX = (
-    6  # of the 80 registers that three teams of sm_80 have: words stored before the first box, read once in each
-)
+ONCE_A_BOX = 6  # of the 80 registers of three teams on sm_80: words stored before the first box, read once in each
 SPILLED = {"ComplementCodec": 8, "Format<3, 2, 3, 32, false>": 114}
 
 
