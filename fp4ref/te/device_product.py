@@ -17,7 +17,7 @@ from fp4ref.remembered import Same
 from fp4ref.spec import Spec
 from fp4ref.stored import Stored
 from fp4ref.te.float8_tensor import Float8TensorStorage
-from fp4ref.te.one_pass import server
+from fp4ref.te.one_pass import overlap, server
 from fp4ref.te.per_tensor import values_server
 from fp4ref.te.product import BLOCK_SCALED, count_moved
 from fp4ref.te.storage import QuantizedTensorStorage
@@ -77,12 +77,7 @@ def _can_be_filled(out: Tensor, device: torch.device, operands: Sequence[Stored]
     if not _is_plain(out) or out.device != device or out.requires_grad:
         return False
     read = [each.arrays[0] for each in operands if each.decode is None] + ([] if bias is None else [bias])
-    return not any(_overlap(out, each) for each in read)
-
-
-def _overlap(x: Tensor, y: Tensor) -> bool:
-    starts = x.data_ptr(), y.data_ptr()
-    return starts[0] < starts[1] + y.nbytes and starts[1] < starts[0] + x.nbytes
+    return not any(overlap(out, each) for each in read)
 
 
 def _stored(x: Any, direction: str, device: torch.device) -> tuple[Stored, int] | None:
