@@ -16,6 +16,7 @@ from fp4ref.registry import Call
 from fp4ref.remembered import Same
 from fp4ref.spec import Spec
 from fp4ref.stored import Stored
+from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.one_pass import overlap, server
 from fp4ref.te.per_tensor import values_server
@@ -86,6 +87,12 @@ def _stored(x: Any, direction: str, device: torch.device) -> tuple[Stored, int] 
         of, lie = x.matrix(direction), LIES[x._with_gemm_swizzled_scales]
         decode = _decoding(of.spec, of.shape, lie, device.type, registry.registered())
         return Stored((of.codes, of.scales, None), decode), of.shape[0]
+    if isinstance(x, Float8BlockwiseQTensorStorage):
+        served = x.values_server(direction, WIDE)
+        if served is None:
+            return None
+        (call, _), codes, scales = served
+        return Stored((codes, scales), call, squares=x._is_2D_scaled), codes.shape[0]
     if isinstance(x, Float8TensorStorage):
         codes = x.code_matrix()
         found = values_server(codes, x._fp8_dtype, WIDE)
