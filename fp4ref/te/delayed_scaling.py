@@ -120,8 +120,10 @@ def _move_on(history: Tensor, scale: Tensor, current: Tensor, algorithm: str, nu
 
 def _moved_at_once(history: Tensor, scale: Tensor, current: Tensor, algorithm: str, numerator: float) -> bool:
     """Do the same by a backend that does it in one launch; False without one, or for what it does not read."""
+    if torch.compiler.is_compiling() or history.dim() != 2:
+        return False
     found = server("next_scales", history.device, (history.shape[0], history.shape[1]))
-    if found is None or torch.compiler.is_compiling():
+    if found is None or history.shape[1:] != scale.shape or scale.shape != current.shape:
         return False
     for each in (history, scale, current):
         plain = type(each) is Tensor and each.dtype is torch.float32 and each.is_contiguous() and not each.is_neg()
