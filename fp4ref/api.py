@@ -261,7 +261,7 @@ def to_layout(
     require_quantized("to_layout", q)
     target = layout(scale_layout)
     changed: dict[Direction, Any] = {}
-    bound: dict[Direction, Any] = {}
+    moves: dict[Direction, plans.Move] = {}
     for name in DIRECTIONS:
         data = q.row if name == "row" else q.column
         if data is None:
@@ -272,22 +272,23 @@ def to_layout(
         asked = layout(q.scale_layout), target, shape, arrays.device_of(data.scales), backend
         call, function = plans.to_move(*asked, registry.registered())
         changed[name] = data._replace(scales=function(call, data.scales))
-        bind = registry.binder(call, backend) if kinds else None
-        bound[name] = bind(call, data.scales) if bind else None
+        moves[name] = plans.Move(call, function, data.scales)
     moved = dataclasses.replace(q, scale_layout=scale_layout, **changed)
-    if all(bound.values()):
-        repeats.keep(key, _moving(bound, moved), q.scale_layout, scale_layout)
+    move = plans.moving(moves, backend) if kinds else None
+    if move:
+        repeats.keep(key, _moving(move, moved), q.scale_layout, scale_layout)
     return moved
 
 
-def _moving(bound: dict[Direction, Any], like: Quantized) -> Callable[[Quantized], Quantized]:
+def _moving(move: Callable[[Any, Any], tuple[Any, Any]], like: Quantized) -> Callable[[Quantized], Quantized]:
     """Return a function that moves the scales of other results of the same kind."""
     make = like.maker()
-    row, column = (bound.get(name) for name in DIRECTIONS)
 
     def again(q: Quantized) -> Quantized:
-        rows = row and q.row and DirectionData(q.row.data, row(q.row.scales), q.row.amax)
-        columns = column and q.column and DirectionData(q.column.data, column(q.column.scales), q.column.amax)
-        return make(rows, columns)
+        row, column = q.row, q.column
+        rows, columns = move(row and row.scales, column and column.scales)
+        return make(
+            row and DirectionData(row.data, rows, row.amax), column and DirectionData(column.data, columns, column.amax)
+        )
 
     return again

@@ -15,6 +15,7 @@ import fp4ref
 from codes import every_code_under_every_scale
 from covering import crossed
 from fp4ref import arrays, packing
+from fp4ref.arguments import FLAGS
 from fp4ref.formats import CUDA_UE5M3, Codec, Format
 from fp4ref.layout import LAYOUTS, Layout
 from fp4ref.model import counter_map
@@ -555,7 +556,7 @@ def test_flags_of_every_type_become_words():
                 continue
             flag, word = np.array([value]).astype(dtype), np.zeros(1, np.uint32)
             for only_one in (False, True):
-                expected = moving.ONE[flag.dtype.name] if only_one else 0
+                expected = FLAGS[flag.dtype.name] if only_one else 0
                 kernel.start(1, *pointers(flag), *map(ctypes.c_longlong, (flag.itemsize, expected)), *pointers(word))
                 assert bool(word[0]) == (flag[0] == 1 if only_one else any(flag.tobytes())), (dtype, value, only_one)
 

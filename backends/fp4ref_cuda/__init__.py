@@ -76,6 +76,7 @@ BACKEND = Backend(
         "multiply",
         "block_codes",
         "block_values",
+        "column_values",
         "tensor_scale",
         "tensor_codes",
         "tensor_decode",
