@@ -190,6 +190,20 @@ def quantize_again(
     return plans.repeating(planned, x, given, (dict.fromkeys(planned.names), bits, buffers), None)
 
 
+def fill_again(
+    x: Any, spec: Spec, directions: DirectionChoice, scale_layout: LayoutName, out: Parts, bits: Any = (None, None)
+) -> Callable[..., Any] | None:
+    """Return the function that fills other buffers of these ones' kinds, as `quantize_again` does, and checks nothing.
+
+    out, bits: the buffers and the random bytes of row and column, as the function takes them after an array. It reads
+    addresses alone: of arrays without gaps, aligned, and apart from each other.
+    """
+    how = directions, layout(scale_layout), arrays.device_of(x), None, False, True
+    planned = plans.to_quantize(spec, arrays.dtype_name(x), tuple(x.shape), *how, registry.registered())
+    given_bits, buffers = (dict(zip(DIRECTIONS, parts, strict=True)) for parts in (bits, out))
+    return plans.filling(planned, x, (dict.fromkeys(DIRECTIONS), given_bits, buffers), None)
+
+
 def _kind_of_quantize(kinds: Hashable, spec: Spec | str, *options: Hashable) -> tuple[Hashable, ...]:
     """Return the key of calls of `quantize`. kinds: of the arrays. options: directions, layout and backend."""
     return "quantize", kinds, spec, getattr(spec, "name", spec), *options  # a result shows its specification's name
@@ -214,7 +228,7 @@ def dequantize(
 
     Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, DEQ-7, HAD-6, LAY-6, NUM-6, NUM-13.
     """
-    kinds = repeats.kinds_to_read(q, direction, out)
+    kinds = repeats.kinds_of_results([(q, (direction,))], out)
     key = "dequantize", kinds, direction, dtype, inverse_hadamard, backend
     again = repeats.find(key) if kinds else None
     if again:
@@ -252,7 +266,7 @@ def to_layout(
 
     Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-6, LAY-60.
     """
-    kinds = repeats.kind_of_bytes(q, *DIRECTIONS)
+    kinds = repeats.kinds_of_results([(q, DIRECTIONS)])
     key = "to_layout", kinds, kinds and q.spec.name, scale_layout, backend
     again = repeats.find(key) if kinds else None
     if again:
