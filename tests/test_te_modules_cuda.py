@@ -82,6 +82,8 @@ STEPS = {
     "nvfp4, high precision": te.recipe.NVFP4BlockScaling(**STABLE, backward_override="high_precision"),
     "mxfp8, dequantized": te.recipe.MXFP8BlockScaling(backward_override="dequantized"),
     "delayed": te.recipe.DelayedScaling(),
+    "blocks": te.recipe.Float8BlockScaling(),
+    "blocks, dequantized": te.recipe.Float8BlockScaling(backward_override="dequantized"),
 }
 
 

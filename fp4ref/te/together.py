@@ -21,6 +21,7 @@ from fp4ref.registry import Call
 from fp4ref.remembered import Same
 from fp4ref.te import debug
 from fp4ref.te.device_product import PLAIN
+from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
 from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
@@ -30,7 +31,7 @@ from fp4ref.te.swizzle import role_of
 # Storage whose methods read nothing but attributes, and how to get its buffers, and all else.
 STORAGE = {
     kind: (attrgetter(*kind.BUFFERS), attrgetter("_dtype", *kind.SETTINGS))
-    for kind in (NVFP4TensorStorage, MXFP8TensorStorage, Float8TensorStorage)
+    for kind in (NVFP4TensorStorage, MXFP8TensorStorage, Float8TensorStorage, Float8BlockwiseQTensorStorage)
 }
 
 
