@@ -116,50 +116,6 @@ def to_move(
     return call, registry.choose(call, backend)
 
 
-class Move(NamedTuple):
-    """A call that moves scales, the function that serves it, and the scales that it moved."""
-
-    call: Call
-    function: Callable[..., Any]
-    scales: Any
-
-
-def moving(moves: dict[Direction, Move], backend: str | None) -> Callable[[Any, Any], tuple[Any, Any]] | None:
-    """Return a function that moves other scales of these ones' kinds, None for a direction that there is not.
-
-    moves: of the first result. A backend that repeats several calls as one moves both at once.
-    """
-    if len(moves) == 2:
-        both = _moving_both(moves["row"], moves["column"], backend)
-        if both is not None:
-            return both
-    bound: dict[Direction, Any] = {}
-    for name, (call, _, scales) in moves.items():
-        bind = registry.binder(call, backend)
-        bound[name] = bind(call, scales) if bind else None
-    if not all(bound.values()):
-        return None
-    row, column = (bound.get(name) for name in DIRECTIONS)
-    return lambda rows, columns: (row and row(rows), column and column(columns))
-
-
-def _moving_both(row: Move, column: Move, backend: str | None) -> Callable[[Any, Any], tuple[Any, Any]] | None:
-    """Return a function that moves the scales of both directions by one program of a backend that has such."""
-    together = Call("steps", device=row.call.device)
-    bind = registry.binder(together, backend) if registry.offers(together, backend) else None
-    if bind is None:
-        return None
-    (of_rows, move_rows, rows), (of_columns, move_columns, columns) = row, column
-
-    def act(rows: Any, columns: Any) -> tuple[Any, Any]:
-        return move_rows(of_rows, rows), move_columns(of_columns, columns)
-
-    bound: Callable[[Any, Any], tuple[Any, Any]] | None = bind(
-        together, ("to_layout", of_rows, of_columns), (rows, columns), act
-    )
-    return bound
-
-
 def bound_alike(
     planned: Planned, x: Any, given: tuple[dict[Direction, Any], ...], backend: str | None
 ) -> list[Callable[..., Any]] | None:

@@ -91,8 +91,8 @@ BACKENDS = {
     "backends/fp4ref_cuda": (
         ("recording", "compile", "demands"),
         ("buffers", "words"),
-        ("launch", "plan"),
-        ("checks",),
+        ("launch", "plan", "kinds", "across"),
+        ("checks", "host_numbers"),
         ("graphs", "maxima", "members", "cublas"),
         ("spaces",),
         ("programs",),
@@ -103,6 +103,7 @@ BACKENDS = {
             "per_tensor",
             "block_codes",
             "histories",
+            "columns",
             "randoms",
             "several",
             "shared_places",

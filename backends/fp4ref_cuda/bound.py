@@ -85,7 +85,7 @@ def both_directions(
 
 
 def operation(maxima: Sequence[Any]) -> Hashable:
-    """Return what stands for the operation in a kind of call: its name, and which maxima are numbers of the host."""
+    """Return the operation as a kind of call has it: its name, and which maxima are numbers of the host."""
     return ("quantize", kind_of(maxima)) if any(map(is_number, maxima)) else "quantize"
 
 

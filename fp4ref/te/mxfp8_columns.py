@@ -24,7 +24,7 @@ Decode = Callable[[Tensor, Tensor], Tensor]
 def values(codes: Tensor, scales: Tensor | None, of: DType, swizzled: bool, dtype: torch.dtype) -> Tensor | None:
     """Return the values of codes [..., K] under the scales of their columns; None where no backend reads them there.
 
-    swizzled: the scales lie in the GEMM layout. Rules: DEQ-2, DEQ-3, TEL-8.
+    swizzled: the scales are in the GEMM layout. Rules: DEQ-2, DEQ-3, TEL-8.
     """
     if scales is None or not codes.is_contiguous() or not scales.is_contiguous():
         return None
