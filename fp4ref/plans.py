@@ -116,6 +116,50 @@ def to_move(
     return call, registry.choose(call, backend)
 
 
+class Move(NamedTuple):
+    """A call that moves scales, the function that serves it, and the scales that it moved."""
+
+    call: Call
+    function: Callable[..., Any]
+    scales: Any
+
+
+def moving(moves: dict[Direction, Move], backend: str | None) -> Callable[[Any, Any], tuple[Any, Any]] | None:
+    """Return a function that moves other scales of these ones' kinds, None for a direction that there is not.
+
+    moves: of the first result. A backend that repeats several calls as one moves both at once.
+    """
+    if len(moves) == 2:
+        both = _moving_both(moves["row"], moves["column"], backend)
+        if both is not None:
+            return both
+    bound: dict[Direction, Any] = {}
+    for name, (call, _, scales) in moves.items():
+        bind = registry.binder(call, backend)
+        bound[name] = bind(call, scales) if bind else None
+    if not all(bound.values()):
+        return None
+    row, column = (bound.get(name) for name in DIRECTIONS)
+    return lambda rows, columns: (row and row(rows), column and column(columns))
+
+
+def _moving_both(row: Move, column: Move, backend: str | None) -> Callable[[Any, Any], tuple[Any, Any]] | None:
+    """Return a function that moves the scales of both directions by one program of a backend that has such."""
+    together = Call("steps", device=row.call.device)
+    bind = registry.binder(together, backend) if registry.offers(together, backend) else None
+    if bind is None:
+        return None
+    (of_rows, move_rows, rows), (of_columns, move_columns, columns) = row, column
+
+    def act(rows: Any, columns: Any) -> tuple[Any, Any]:
+        return move_rows(of_rows, rows), move_columns(of_columns, columns)
+
+    bound: Callable[[Any, Any], tuple[Any, Any]] | None = bind(
+        together, ("to_layout", of_rows, of_columns), (rows, columns), act
+    )
+    return bound
+
+
 def bound_alike(
     planned: Planned, x: Any, given: tuple[dict[Direction, Any], ...], backend: str | None
 ) -> list[Callable[..., Any]] | None:
@@ -145,6 +189,31 @@ def repeating_directions(planned: Planned, x: Any, backend: str | None) -> Calla
     if column is None:
         return lambda x: (row and row(x), None)
     return lambda x: (row and row(x), column(x))
+
+
+def filling(
+    planned: Planned, x: Any, given: tuple[dict[Direction, Any], ...], backend: str | None
+) -> Callable[..., Any] | None:
+    """Return a function of an array, buffers and random bytes of these ones' kinds that fills the buffers.
+
+    given: as for `run`, without maxima. Buffers and random bytes are of row and column, None for one not asked for; the
+    caller knows that the buffers are apart from all else.
+    """
+    bound = bound_alike(planned, x, given, backend)
+    if bound is None:
+        return None
+    if planned.together:
+        none = Directions(None, None)
+        return lambda x, buffers, bits=none: bound[0](x, none, Directions(*bits), Directions(*buffers))
+    row, column = (dict(zip(planned.names, bound, strict=True)).get(name) for name in DIRECTIONS)
+
+    def fill(x: Any, buffers: Sequence[Any], bits: Sequence[Any] = (None, None)) -> None:
+        if row:
+            row(x, None, bits[0], buffers[0])
+        if column:
+            column(x, None, bits[1], buffers[1])
+
+    return fill
 
 
 def repeating(
@@ -182,8 +251,10 @@ def repeating(
         if together:
             parts: Parts = bound[0](x, Directions(*maxima), Directions(*bits), Directions(*buffers), **flag)
             return parts
-        made = [repeat(x, *each, **flag) for repeat, *each in zip(bound, maxima, bits, buffers, strict=True)]
-        return (made[0], made[1]) if len(made) == 2 else (made[0], None) if names[0] == "row" else (None, made[0])
+        made = bound[0](x, maxima[0], bits[0], buffers[0], **flag)
+        if len(bound) == 2:
+            return made, bound[1](x, maxima[1], bits[1], buffers[1], **flag)
+        return (made, None) if names[0] == "row" else (None, made)
 
     return again
 

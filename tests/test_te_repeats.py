@@ -312,6 +312,7 @@ SETTINGS = {
     "dtype": (E4M3, E5M2),
     "block_scaling_dim": (1, 2),
     "amax_epsilon": (0.0, 0.5),
+    "columnwise_source": ("original", "original", "rowwise_dequantized"),
 }
 
 
@@ -325,7 +326,7 @@ def test_settings_that_change_between_calls(name, seed, monkeypatch):
     given = [*inputs((128, 128)), *inputs((64, 256), 2), *(each.view(4, 32, 128) for each in inputs((128, 128), 2))]
 
     def one(chance, quantizer, held):
-        parts = quantizer._both() if name == "hybrid" else [quantizer]
+        parts = [*quantizer._both(), quantizer] if name == "hybrid" else [quantizer]
         for part in parts:
             setting = chance.choice(list(SETTINGS))
             usage = name == "hybrid" and setting.endswith("usage")

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from fp4ref.registry import Call
 from fp4ref_cuda import programs, recording
 from fp4ref_cuda.buffers import Library
-from fp4ref_cuda.programs import KEPT, Program, current_library, program_of, seen_in
+from fp4ref_cuda.kinds import seen_in
+from fp4ref_cuda.programs import KEPT, Program, current_library, program_of
 from fp4ref_cuda.recording import Recording, Strided, recorded
 
 

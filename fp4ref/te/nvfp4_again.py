@@ -12,9 +12,15 @@ from torch import Tensor
 from fp4ref import api
 from fp4ref.given import Arguments
 from fp4ref.quantized import DirectionData, Directions, Parts, Quantized
-from fp4ref.te import steps, swizzle
+from fp4ref.te import in_place, steps, swizzle
 from fp4ref.te.dtypes import dtype_name
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF
+
+# Buffers of a direction, and of the other one, as a backend fills them.
+NAMES = tuple(
+    f"_{name}" for way in ("rowwise", "columnwise") for name in (f"{way}_data", f"{way}_scale_inv", f"amax_{way}")
+)
+NONE = (None,) * 3
 
 
 def made_again(quantizer: Any, tensor: Tensor) -> Callable[[Tensor, Any], Any] | None:
@@ -56,7 +62,7 @@ def filled_again(
         return Quantized(spec, matrix, dtype, lie, *parts)
 
     def fill(x: Tensor, bits: Sequence[Any], held: Sequence[Any], word: Tensor | None) -> None:
-        out = quantized(*(None if part[0] is None else DirectionData(*part) for part in (held[:3], held[3:])))
+        out = quantized(*_parts_of(held))
         given = Directions(*bits) if draws else None
         api.quantize(x.view(matrix), spec, directions, lie, random_bits=given, out=out, noop=word)
 
@@ -70,16 +76,17 @@ def filled_again(
     by_steps = steps.filled(("nvfp4", quantizer.kind_of_call()), tensor, dst, flag, parts, fill, like, drawn)
     if by_steps is not None or flag is not None:
         return by_steps
-    given = Arguments(None, like if draws else None, quantized(*buffers(dst, matrix, *usages)))
-    repeat, flat = api.quantize_again(tensor.view(matrix), spec, directions, lie, given), len(shape) == 2
-    if repeat is None:
-        return None
+    made = quantizer.allocate(shape, tensor.dtype, device)
+    held, wanted = ([part for each in buffers(of, matrix, *usages) for part in each or NONE] for of in (dst, made))
+    x, like_parts = tensor.view(matrix), buffers(made, matrix, *usages)
+    repeat = api.fill_again(x, spec, directions, lie, like_parts, like or (None, None))
+    into = repeat and (lambda x, held, *bits: repeat(x, _parts_of(held), *bits))
+    return in_place.filled(tensor, dst, NAMES, held, wanted, into, drawn if draws else None)
 
-    def again(x: Tensor, quantizer: Any, dst: Any, flag: Tensor | None) -> None:
-        bits = quantizer.random_bytes(matrix, device) if draws else None
-        repeat(x if flat else x.view(matrix), None, bits, Directions(*buffers(dst, matrix, *usages)), None)
 
-    return again
+def _parts_of(held: Sequence[Any]) -> list[DirectionData | None]:
+    """Return buffers, three for each direction, as those of both; None for one that is not there."""
+    return [None if part[0] is None else DirectionData(*part) for part in (held[:3], held[3:])]
 
 
 def buffers(dst: Any, matrix: tuple[int, int], rowwise: bool, columnwise: bool) -> Parts:

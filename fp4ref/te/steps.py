@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
 from fp4ref import registry
+from fp4ref.arguments import FLAGS
 from fp4ref.memory import apart
+from fp4ref.te.dtypes import dtype_name
 from fp4ref.te.one_pass import server
 
-FLAGS = (torch.uint8, torch.int32, torch.float32)  # the types of flags that backends read
 # Of a tensor, what its quantizer keeps, and the word of a flag: codes, and 1 over their scale.
 Stepwise: TypeAlias = Callable[[Tensor, Sequence[Tensor], Tensor | None], tuple[Tensor, Tensor]]
 Filling: TypeAlias = Callable[[Tensor, Sequence[Any], Sequence[Any], Tensor | None], None]
@@ -51,7 +51,7 @@ def filled(
     tensor, what `read` reads of its quantizer or draws, the buffers, and a word that is not 0 where nothing is to
     change. like: tensors of the kinds that `read` returns.
     """
-    if flag is not None and (flag.dtype not in FLAGS or server("is_one", flag.device, (1, 1)) is None):
+    if flag is not None and (dtype_name(flag.dtype) not in FLAGS or server("is_one", flag.device, (1, 1)) is None):
         return None
     count = len(like)
 
