@@ -122,6 +122,7 @@ def step(module, x, recipe, *, grad=True, weights=True, first=None):
         y.float().square().mean().backward()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("TEM-1", "TEM-2", "TEM-15", "TEM-16", "TEL-6", "TEL-7")
 @pytest.mark.parametrize("module", few(sorted(MODULES, key=lambda name: " " in name), 3))
 def test_a_kind_holds_all_that_a_pass_decides_by(module, repeating):
