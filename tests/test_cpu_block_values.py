@@ -46,6 +46,7 @@ def same(values: Any, wanted: Any) -> bool:
     return bool(values[~number].isnan().all())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("TEL-8", "TEL-49")
 @pytest.mark.parametrize(("kind", "dim", "shape"), list(product((E4M3, E5M2), (1, 2), SHAPES)), ids=str)
 def test_values_are_those_of_the_steps(kind, dim, shape, monkeypatch):

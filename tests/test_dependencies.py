@@ -103,6 +103,7 @@ BACKENDS = {
             "products",
             "per_tensor",
             "block_codes",
+            "histories",
             "columns",
             "randoms",
             "several",

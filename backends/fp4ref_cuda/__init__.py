@@ -88,6 +88,7 @@ BACKEND = Backend(
         "turned",
         "written",
         "is_one",
+        "next_scales",
         "gemm_exact",
         "gemm_blockwise",
         "gemm_fast",

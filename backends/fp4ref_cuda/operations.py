@@ -24,6 +24,7 @@ from fp4ref_cuda.buffers import Operands, pointer
 from fp4ref_cuda.columns import bind_column_values, column_values
 from fp4ref_cuda.gemm import bind_gemm_blockwise, bind_gemm_exact, bind_gemm_fast, gemm_blockwise, gemm_exact, gemm_fast
 from fp4ref_cuda.grouped import bind_quantize_grouped, quantize_grouped
+from fp4ref_cuda.histories import next_scales
 from fp4ref_cuda.launch import rehearse, require_reciprocal
 from fp4ref_cuda.moving import bind_turned, is_one, turned, written
 from fp4ref_cuda.multiply import multiply
@@ -91,6 +92,7 @@ __all__ = [
     "is_one",
     "last_plan",
     "multiply",
+    "next_scales",
     "quantize",
     "quantize_both",
     "quantize_grouped",

@@ -181,7 +181,7 @@ class Float8BlockQuantizer(Quantizer):
     def _how(self) -> tuple[float, bool, bool]:
         return self.amax_epsilon, self.force_pow_2_scales, self.block_scaling_dim == 2
 
-    def kind_of_call(self) -> Hashable | None:
+    def kind(self) -> Hashable | None:
         """Return the settings, and the device that is emulated; None for other classes."""
         if type(self) is not Float8BlockQuantizer:
             return None

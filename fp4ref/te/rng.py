@@ -32,7 +32,7 @@ def next_state(device: torch.device) -> RngState:
     Rules: TEL-6, TEL-76.
     """
     if device.type != "cuda":
-        return RngState(int(torch.randint(0, 2**63 - 1, (1,))), 0)
+        return RngState(int(torch.randint(0, 2**63 - 1, (1,)).item()), 0)
     if torch.cuda.is_current_stream_capturing():
         return RngState(torch.randint(-(2**63), 2**63 - 1, (1,), device=device), 0)
     index = device.index
