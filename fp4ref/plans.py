@@ -196,10 +196,12 @@ def repeating(
     every = first.arrays_of(names)
     are_apart = None if first.out is None else apart(every(x, *first))
 
+    read_buffers = attrgetter(*names) if len(names) > 1 else lambda out: (takes[0](out),)
+
     def again(x: Any, amax: Any = None, random_bits: Any = None, out: Any = None, noop: Any = None) -> Parts | None:
         maxima = none if amax is None else read_maxima(amax)
         bits = [take(random_bits) for take in takes] if split else none if random_bits is None else [random_bits]
-        buffers = none if out is None else [take(out) for take in takes]
+        buffers = none if out is None else read_buffers(out)
         if are_apart:
             if not are_apart(every(x, amax, random_bits, out, noop)):
                 taken = {**by_direction("amax", amax), **by_direction("random_bits", random_bits)}
