@@ -83,7 +83,7 @@ BACKENDS = {
         ("threads", "maps", "build"),
         ("native",),
         ("compiled", "jobs"),
-        ("quantizing", "reading", "randoms", "turning"),
+        ("quantizing", "reading", "randoms", "turning", "columns"),
         ("bound", "gemm", "per_tensor"),
         ("blocks",),
         ("operations",),
