@@ -14,6 +14,7 @@ from fp4ref_cpu import gemm
 from fp4ref_cpu.blocks import bind_block_codes, bind_block_values, block_codes, block_text, block_values, encoding_text
 from fp4ref_cpu.bound import bind_quantize
 from fp4ref_cpu.build import CACHE, compile_all, missing
+from fp4ref_cpu.columns import bind_column_values, column_text, column_values
 from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing_text, strips, transforming_text
 from fp4ref_cpu.native import text, without_hadamard
 from fp4ref_cpu.per_tensor import (
@@ -42,6 +43,7 @@ from fp4ref_cpu.turning import bind_turned, turned, turning_text
 __all__ = [
     "bind_block_codes",
     "bind_block_values",
+    "bind_column_values",
     "bind_dequantize",
     "bind_gemm_blockwise",
     "bind_gemm_exact",
@@ -55,6 +57,7 @@ __all__ = [
     "bind_turned",
     "block_codes",
     "block_values",
+    "column_values",
     "dequantize",
     "gemm_blockwise",
     "gemm_exact",
@@ -114,6 +117,8 @@ def _texts(call: Call) -> Iterator[str]:
         yield block_text(text(call.required), call.to)
     elif call.operation == "block_codes":
         yield encoding_text(text(call.required), call.source)
+    elif call.operation == "column_values":
+        yield column_text(text(call.required), call.to)
     elif call.operation == "random_bits":
         yield random_text()
     elif call.operation == "turned":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ def values(codes: Tensor, scales: Tensor | None, of: DType, swizzled: bool, dtyp
 
     swizzled: the scales are in the GEMM layout. Rules: DEQ-2, DEQ-3, TEL-8.
     """
-    if scales is None or not codes.is_contiguous() or not scales.is_contiguous():
+    if torch.compiler.is_compiling() or not (_usual(codes) and _usual(scales)) or codes.device != scales.device:
         return None
     decode = _decoder(codes.shape, scales.shape, codes.device, of, swizzled, dtype, registry.registered())
     if decode is None:
@@ -34,6 +34,11 @@ def values(codes: Tensor, scales: Tensor | None, of: DType, swizzled: bool, dtyp
     if codes.dim() == 2:
         return decode(codes, scales)
     return decode(codes.view(-1, codes.shape[-1]), scales).view(codes.shape)
+
+
+def _usual(part: Tensor | None) -> TypeGuard[Tensor]:
+    """Return True for bytes that lie in memory one after the other."""
+    return type(part) is Tensor and part.dtype is torch.uint8 and part.is_contiguous()
 
 
 @lru_cache(maxsize=4096)

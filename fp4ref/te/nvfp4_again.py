@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fp4ref import api
+from fp4ref import api, plans
 from fp4ref.given import Arguments
+from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Directions, Parts, Quantized
 from fp4ref.random_source import bits_by_key
 from fp4ref.te import in_place, nvfp4_drawn, rng, steps, swizzle
@@ -100,7 +101,7 @@ def filled_again(
     made = quantizer.allocate(shape, tensor.dtype, device)
     held, wanted = ([part for each in buffers(of, matrix, *usages) for part in each or NONE] for of in (dst, made))
     x, like_parts = tensor.view(matrix), buffers(made, matrix, *usages)
-    repeat = api.fill_again(x, spec, directions, lie, like_parts, like or (None, None))
+    repeat = plans.filling(x, spec, directions, layout(lie), like_parts, like or (None, None))
     into = repeat and (lambda x, held, *bits: repeat(x, _parts_of(held), *bits))
     return in_place.filled(tensor, dst, NAMES, held, wanted, into, drawn if draws else None)
 
