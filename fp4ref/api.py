@@ -23,6 +23,7 @@ from fp4ref.errors import ShapeError
 from fp4ref.given import NOTHING, Arguments
 from fp4ref.layout import layout
 from fp4ref.memory import by_direction, require_apart
+from fp4ref.moves import Move, moving, results_moved
 from fp4ref.quantized import (
     DIRECTIONS,
     Column_co,
@@ -261,7 +262,7 @@ def to_layout(
     require_quantized("to_layout", q)
     target = layout(scale_layout)
     changed: dict[Direction, Any] = {}
-    bound: dict[Direction, Any] = {}
+    moves: dict[Direction, Move] = {}
     for name in DIRECTIONS:
         data = q.row if name == "row" else q.column
         if data is None:
@@ -272,22 +273,9 @@ def to_layout(
         asked = layout(q.scale_layout), target, shape, arrays.device_of(data.scales), backend
         call, function = plans.to_move(*asked, registry.registered())
         changed[name] = data._replace(scales=function(call, data.scales))
-        bind = registry.binder(call, backend) if kinds else None
-        bound[name] = bind(call, data.scales) if bind else None
+        moves[name] = Move(call, function, data.scales)
     moved = dataclasses.replace(q, scale_layout=scale_layout, **changed)
-    if all(bound.values()):
-        repeats.keep(key, _moving(bound, moved), q.scale_layout, scale_layout)
+    move = moving(moves, backend) if kinds else None
+    if move:
+        repeats.keep(key, results_moved(move, moved), q.scale_layout, scale_layout)
     return moved
-
-
-def _moving(bound: dict[Direction, Any], like: Quantized) -> Callable[[Quantized], Quantized]:
-    """Return a function that moves the scales of other results of the same kind."""
-    make = like.maker()
-    row, column = (bound.get(name) for name in DIRECTIONS)
-
-    def again(q: Quantized) -> Quantized:
-        rows = row and q.row and DirectionData(q.row.data, row(q.row.scales), q.row.amax)
-        columns = column and q.column and DirectionData(q.column.data, column(q.column.scales), q.column.amax)
-        return make(rows, columns)
-
-    return again

@@ -50,6 +50,7 @@ RECIPES = (
     te.recipe.MXFP8BlockScaling,
     te.recipe.Float8CurrentScaling,
     te.recipe.Float8BlockScaling,
+    te.recipe.DelayedScaling,
 )
 GROUPS = (("nvfp4-rht", (128, 0, 256)), ("nvfp4", (128, 0, 256)), ("nvfp4", (33, 0, 100)), ("mxfp8-e4m3", (48, 80)))
 DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}

@@ -127,6 +127,7 @@ def others(target):
     profiles = fp4ref.profiles
     yield "random_bits", "", False
     yield from (("flag", "", False), ("tensor_raise", "", False))
+    yield from (("histories", f"constexpr bool LATEST = {latest};\n", False) for latest in ("false", "true"))
     yield from (("turn", f"constexpr bool TURNED = {turns};\n", False) for turns in ("false", "true"))
     for dtype in ("float16", "float32"):
         yield "quantize", prelude(profiles["nvfp4"], dtype, HAS_ROW=True, HAS_COLUMN=False), True

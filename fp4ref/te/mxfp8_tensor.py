@@ -14,15 +14,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fp4ref import api, registry, repeats
+from fp4ref import api
 from fp4ref.layout import LINEAR_PADDED
 from fp4ref.quantized import DirectionData, Quantized
-from fp4ref.te import fsdp, specifications
+from fp4ref.te import fsdp, mxfp8_columns, specifications
 from fp4ref.te.cast import turned
-from fp4ref.te.dtypes import FLOATS, DType
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
+from fp4ref.te.dtypes import DType
 from fp4ref.te.errors import SettingError, TensorShapeError
-from fp4ref.te.one_pass import server
 from fp4ref.te.storage import CodeMatrix, QuantizedTensorStorage
 from fp4ref.te.swizzle import COMPACT, GEMM
 from fp4ref.te.tensor import QuantizedTensor
@@ -91,7 +90,9 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
         if not shape.numel():
             return torch.empty(shape, dtype=dtype, device=self.device)
         if data is None:
-            found = self._columns_in_one_pass(dtype)
+            codes, how = self._columnwise_data, (self._fp8_dtype, self._with_gemm_swizzled_scales)
+            assert codes is not None
+            found = mxfp8_columns.values(codes, self._columnwise_scale_inv, *how, dtype)
             if found is not None:
                 return found
             q = self.record("column")
@@ -99,38 +100,6 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
             return cast(Tensor, api.dequantize(replace(q, row=row), dtype)).t().contiguous().view(shape)
         values: Tensor = api.dequantize(self.record("row"), dtype)
         return values if len(shape) == 2 else values.view(shape)
-
-    def _columns_in_one_pass(self, dtype: torch.dtype) -> Tensor | None:
-        """Return the values of the column direction by a backend that reads it as it lies; None without one."""
-        codes, scales = self._columnwise_data, self.scales_buffer("column")
-        assert codes is not None
-        if self._with_gemm_swizzled_scales or torch.compiler.is_compiling():
-            return None
-        kinds = repeats.number_of_kinds(("te.columns", codes.shape), (codes, scales))
-        key = None if kinds is None else ("te.columns", kinds, self._fp8_dtype, dtype)
-        again = repeats.find(key) if key else None
-        if again is not None:
-            made: Tensor = again(codes, scales)
-            return made
-        matrix = codes.shape[:-1].numel(), codes.shape[-1]
-        plain = (
-            codes.is_contiguous() and scales.is_contiguous() and scales.shape == scale_shape(matrix, columnwise=True)
-        )
-        usual = plain and (codes.dtype, scales.dtype, scales.device) == (torch.uint8, torch.uint8, codes.device)
-        spec = specifications.mxfp8(self._fp8_dtype)
-        found = (
-            server("column_values", codes.device, matrix, spec=spec, to=dtype) if usual and dtype in FLOATS else None
-        )
-        bind = found and registry.binder(found[0], None)
-        bound = bind(found[0], codes, scales) if found and bind else None
-        if bound is None:
-            return None
-        shape, flat = codes.shape, codes.dim() == 2
-        function = bound if flat else lambda codes, scales: bound(codes, scales).view(shape)
-        if key:
-            repeats.keep(key, function)
-        values: Tensor = function(codes, scales)
-        return values
 
     def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
         """Keep the wanted directions and free the others.

@@ -13,7 +13,8 @@ from fp4ref import api, plans
 from fp4ref.given import Arguments
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Directions, Parts, Quantized
-from fp4ref.te import in_place, steps, swizzle
+from fp4ref.random_source import bits_by_key
+from fp4ref.te import in_place, nvfp4_drawn, rng, steps, swizzle
 from fp4ref.te.dtypes import dtype_name
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF
 
@@ -35,6 +36,9 @@ def made_again(quantizer: Any, tensor: Tensor) -> Callable[[Tensor, Any], Any] |
     if not quantizer.stochastic_rounding:
         repeat = api.quantize_again(tensor.view(matrix), *how)
         return repeat and (lambda x, quantizer: quantizer.made(repeat(x if flat else x.view(matrix)), settings, of))
+    drawn = nvfp4_drawn.made_again(quantizer, tensor, how, settings)
+    if drawn is not None:
+        return drawn
     given = Arguments(random_bits=_bytes_like(quantizer, matrix, device))
     drawing = api.quantize_again(tensor.view(matrix), *how, given)
     if drawing is None:
@@ -62,9 +66,9 @@ def filled_again(
     def quantized(*parts: DirectionData | None) -> Quantized:
         return Quantized(spec, matrix, dtype, lie, *parts)
 
-    def fill(x: Tensor, bits: Sequence[Any], held: Sequence[Any], word: Tensor | None) -> None:
+    def fill(x: Tensor, key: Sequence[Any], held: Sequence[Any], word: Tensor | None) -> None:
         out = quantized(*_parts_of(held))
-        given = Directions(*bits) if draws else None
+        given = bits_by_key(matrix, directions, key[0], key[1], device) if draws else None
         api.quantize(x.view(matrix), spec, directions, lie, random_bits=given, out=out, noop=word)
 
     def parts(dst: Any) -> list[Any]:
@@ -73,10 +77,11 @@ def filled_again(
     def drawn(quantizer: Any) -> Sequence[Any]:
         return quantizer.random_bytes(matrix, device) if draws else ()
 
-    like = _bytes_like(quantizer, matrix, device) if draws else ()
-    by_steps = steps.filled(("nvfp4", quantizer.kind_of_call()), tensor, dst, flag, parts, fill, like, drawn)
+    keys = (lambda quantizer: rng.key_of(quantizer.rng_state or rng.next_state(device))) if draws else None
+    by_steps = steps.filled(("nvfp4", quantizer.kind_of_call()), tensor, dst, flag, parts, fill, numbers=keys)
     if by_steps is not None or flag is not None:
         return by_steps
+    like = _bytes_like(quantizer, matrix, device) if draws else ()
     made = quantizer.allocate(shape, tensor.dtype, device)
     held, wanted = ([part for each in buffers(of, matrix, *usages) for part in each or NONE] for of in (dst, made))
     x, like_parts = tensor.view(matrix), buffers(made, matrix, *usages)

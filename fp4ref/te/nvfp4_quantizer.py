@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Self
 
@@ -20,8 +21,9 @@ from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType, dtype_name
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix
+from fp4ref.te.new_buffers import Shape, Shapes, new_buffers
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF, NVFP4Settings, fast_choices, require_settings, specification
-from fp4ref.te.nvfp4_storage import NVFP4TensorStorage, scale_shape
+from fp4ref.te.nvfp4_storage import OF_DIRECTION, NVFP4TensorStorage, scale_shape
 from fp4ref.te.nvfp4_tensor import NVFP4Tensor
 from fp4ref.te.quantizer import LASTING, Facts, Quantizer
 from fp4ref.te.recipe import NVFP4BlockScaling, Recipe
@@ -123,23 +125,10 @@ class NVFP4Quantizer(Quantizer):
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
         """Make a tensor with buffers for the directions in use, storage if `internal`. Rules: TEL-3, TEL-22, TEL-28."""
         requires_grad = options.pop("requires_grad", False)
-        rows, columns = math.prod(shape[:-1]), shape[-1]
-
-        def empty(sizes: tuple[int, ...]) -> Tensor:
-            return torch.empty(sizes, dtype=torch.uint8, device=device, **options)
-
-        def amax(count: int) -> Tensor:
-            return torch.zeros(count if self.row_scaled_nvfp4 else 1, dtype=torch.float32, device=device, **options)
-
+        names, codes, maxima = _buffers_of(shape, self.rowwise_usage, self.columnwise_usage, self.row_scaled_nvfp4)
+        made, amaxes = new_buffers(codes, maxima, torch.float32, device, **options)
         buffers: dict[str, Any] = dict.fromkeys(NVFP4TensorStorage.BUFFERS)
-        if self.rowwise_usage:
-            buffers["_rowwise_data"] = empty(self.convert_shape_for_fp4(shape))
-            buffers["_rowwise_scale_inv"] = empty(scale_shape(shape, columnwise=False))
-            buffers["_amax_rowwise"] = amax(rows)
-        if self.columnwise_usage:
-            buffers["_columnwise_data"] = empty((columns, rows // 2))
-            buffers["_columnwise_scale_inv"] = empty(scale_shape(shape, columnwise=True))
-            buffers["_amax_columnwise"] = amax(columns)
+        buffers.update(zip(names, (*made, *amaxes), strict=True))
         swizzled = self.optimize_for_gemm and self.bakes_swizzled_scales(shape)
         values = buffers | self.settings(swizzled)
         if self.internal:
@@ -286,6 +275,22 @@ class NVFP4Quantizer(Quantizer):
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return NVFP4BlockScaling
+
+
+@lru_cache(maxsize=4096)
+def _buffers_of(shape: Shape, rowwise: bool, columnwise: bool, row_scaled: bool) -> tuple[list[str], Shapes, Shapes]:
+    """Return the attributes of buffers, then the shapes of codes and scales, and those of maxima. Rules: TEL-22."""
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    used = [name for name, use in (("row", rowwise), ("column", columnwise)) if use]
+    codes = {"row": NVFP4Quantizer.convert_shape_for_fp4(shape), "column": (columns, rows // 2)}
+    counts = {"row": rows, "column": columns} if row_scaled else {"row": 1, "column": 1}
+    names = [OF_DIRECTION[name][part] for part in range(3) for name in used]
+    scales = [scale_shape(shape, columnwise=name == "column") for name in used]
+    return (
+        names,
+        (*[codes[name] for name in used], *scales),
+        tuple((counts[name],) for name in used),
+    )
 
 
 def quantize_nvfp4(tensor: Tensor, *, columnwise: bool = False, **settings: Any) -> Any:

@@ -82,8 +82,12 @@ class Quantizer(abc.ABC):
         return cast(tensor, self)
 
     def kind(self) -> Hashable | None:
-        """Return all that decides what quantizing a tensor does on its device; None if it may do more than that."""
+        """Return all that decides, beside what is `kept`, what quantizing does on a device; None if it may do more."""
         return None
+
+    def kept(self) -> tuple[Tensor, ...]:
+        """Return the tensors that last from one call to the next, by which codes are made, or which calls change."""
+        return ()
 
     def kind_of_call(self) -> Hashable | None:
         """Return all that decides, with the kinds of its tensors, about one call; None if something else does, too."""
