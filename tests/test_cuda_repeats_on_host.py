@@ -45,8 +45,9 @@ def of(name: str, direction: str, shape: tuple[int, int], **how) -> Call:
 
 
 @pytest.mark.rule("GLB-4")
+@pytest.mark.parametrize("across", [False, True])
 @pytest.mark.parametrize(("direction", "given"), [("row", (4.0,)), ("column", (4.0,)), ("both", (4.0, 9.0))])
-def test_maxima_that_are_numbers_of_the_host_are_those_of_each_call(host, direction, given):
+def test_maxima_that_are_numbers_of_the_host_are_those_of_each_call(host, direction, given, across):
     shape = (128, 64)
     call = of("nvfp4", direction, shape)
     quantize = operations.quantize if direction != "both" else operations.quantize_both
@@ -58,7 +59,7 @@ def test_maxima_that_are_numbers_of_the_host_are_those_of_each_call(host, direct
         maxima = [np.float32([each * (turn + 1)]) for each in given]
         amax = Directions(*maxima) if direction == "both" else maxima[0]
         expected = fp4ref.quantize(x, "nvfp4", direction, TILED, amax=amax, backend="numpy")
-        there = to_tensor(host, x)
+        there = to_tensor(host, np.ascontiguousarray(x.T)).t() if across else to_tensor(host, x)
         if again is None:
             made = quantize(call, there, amax, nothing, nothing)
             again = bind(call, there, amax, nothing, nothing)

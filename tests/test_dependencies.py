@@ -48,6 +48,7 @@ FLOORS = {
         "arguments",
         "given",
         "plans",
+        "moves",
         "repeats",
         "random_source",
         "generators",

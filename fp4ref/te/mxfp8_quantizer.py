@@ -20,7 +20,7 @@ from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.mxfp8_tensor import MXFP8Tensor, MXFP8TensorStorage, scale_shape
 from fp4ref.te.new_buffers import new_buffers
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF
-from fp4ref.te.quantizer import Facts, Quantizer
+from fp4ref.te.quantizer import Facts, InSteps, Quantizer
 from fp4ref.te.recipe import MXFP8BlockScaling, Recipe
 from fp4ref.te.swizzle import COMPACT, GEMM
 
@@ -140,6 +140,13 @@ class MXFP8Quantizer(Quantizer):
             return quantizer._holding(quantizer._turned(parts, *turns), of)
 
         return again
+
+    def in_steps(self, tensor: Tensor) -> InSteps | None:
+        """Return the calls of backends that make a tensor."""
+        of = tensor.dtype, tensor.shape, tensor.device
+        if self.asked(tensor) is None or not tensor.is_contiguous():
+            return None
+        return InSteps(self.copy()._buffers_by_steps, 4, lambda made, quantizer: quantizer._holding(made, of))
 
     def _buffers_by_steps(self, x: Tensor) -> tuple[Tensor | None, ...]:
         """Return the buffers of a tensor, as matrices, by operations of backends alone."""

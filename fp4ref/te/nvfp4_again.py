@@ -17,6 +17,7 @@ from fp4ref.random_source import bits_by_key
 from fp4ref.te import in_place, nvfp4_drawn, rng, steps, swizzle
 from fp4ref.te.dtypes import dtype_name
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF
+from fp4ref.te.quantizer import InSteps
 
 # Buffers of a direction, and of the other one, as a backend fills them.
 NAMES = tuple(
@@ -31,24 +32,39 @@ def made_again(quantizer: Any, tensor: Tensor) -> Callable[[Tensor, Any], Any] |
     if asked is None or not tensor.is_contiguous():
         return None
     matrix, (spec, directions, _), _ = asked
-    how, flat = (spec, directions, _layout(quantizer)), tensor.dim() == 2
+    how = spec, directions, _layout(quantizer)
     settings, of, device = quantizer.settings(quantizer.optimize_for_gemm), _facts(tensor), tensor.device
     if not quantizer.stochastic_rounding:
-        repeat = api.quantize_again(tensor.view(matrix), *how)
-        return repeat and (lambda x, quantizer: quantizer.made(repeat(x if flat else x.view(matrix)), settings, of))
+        repeat = api.quantize_again(tensor, *how)  # which flattens its leading dimensions
+        return repeat and (lambda x, quantizer: quantizer.made(repeat(x), settings, of))
     drawn = nvfp4_drawn.made_again(quantizer, tensor, how, settings)
     if drawn is not None:
         return drawn
     given = Arguments(random_bits=_bytes_like(quantizer, matrix, device))
-    drawing = api.quantize_again(tensor.view(matrix), *how, given)
+    drawing = api.quantize_again(tensor, *how, given)
     if drawing is None:
         return None
 
     def again(x: Tensor, quantizer: Any) -> Any:
         bits = quantizer.random_bytes(matrix, device)
-        return quantizer.made(drawing(x if flat else x.view(matrix), None, bits), settings, of)
+        return quantizer.made(drawing(x, None, bits), settings, of)
 
     return again
+
+
+def in_steps(quantizer: Any, tensor: Tensor) -> InSteps | None:
+    """Return the one call of backends that makes a tensor, with its scales where the quantizer moves them."""
+    asked = quantizer.asked(tensor)
+    if asked is None or quantizer.stochastic_rounding or not tensor.is_contiguous():
+        return None
+    (matrix, (spec, directions, _), _), lie = asked, _layout(quantizer)
+    settings, of = quantizer.settings(quantizer.optimize_for_gemm), _facts(tensor)
+
+    def act(x: Tensor) -> tuple[Tensor | None, ...]:
+        q = api.quantize(x.detach().view(matrix), spec, directions, lie)
+        return *(q.row or NONE), *(q.column or NONE)
+
+    return InSteps(act, 6, lambda made, quantizer: quantizer.made((made[:3], made[3:]), settings, of))
 
 
 def filled_again(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable
-from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Self
 
@@ -21,11 +20,11 @@ from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType, dtype_name
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix
-from fp4ref.te.new_buffers import Shape, Shapes, new_buffers
+from fp4ref.te.new_buffers import new_buffers
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF, NVFP4Settings, fast_choices, require_settings, specification
-from fp4ref.te.nvfp4_storage import OF_DIRECTION, NVFP4TensorStorage, scale_shape
+from fp4ref.te.nvfp4_storage import NVFP4TensorStorage, scale_shape, shapes_of_buffers
 from fp4ref.te.nvfp4_tensor import NVFP4Tensor
-from fp4ref.te.quantizer import LASTING, Facts, Quantizer
+from fp4ref.te.quantizer import LASTING, Facts, InSteps, Quantizer
 from fp4ref.te.recipe import NVFP4BlockScaling, Recipe
 
 NOTHING = DirectionData(None, None, None)
@@ -125,7 +124,9 @@ class NVFP4Quantizer(Quantizer):
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
         """Make a tensor with buffers for the directions in use, storage if `internal`. Rules: TEL-3, TEL-22, TEL-28."""
         requires_grad = options.pop("requires_grad", False)
-        names, codes, maxima = _buffers_of(shape, self.rowwise_usage, self.columnwise_usage, self.row_scaled_nvfp4)
+        names, codes, maxima = shapes_of_buffers(
+            shape, self.rowwise_usage, self.columnwise_usage, self.row_scaled_nvfp4
+        )
         made, amaxes = new_buffers(codes, maxima, torch.float32, device, **options)
         buffers: dict[str, Any] = dict.fromkeys(NVFP4TensorStorage.BUFFERS)
         buffers.update(zip(names, (*made, *amaxes), strict=True))
@@ -160,6 +161,10 @@ class NVFP4Quantizer(Quantizer):
     def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
         """Return a function that makes other tensors of a kind; its scales are where they are moved to."""
         return nvfp4_again.made_again(self, tensor)
+
+    def in_steps(self, tensor: Tensor) -> InSteps | None:
+        """Return the one call of backends that makes a tensor; None where bytes are drawn or amaxes reduced."""
+        return nvfp4_again.in_steps(self, tensor)
 
     def filled_again(
         self, tensor: Tensor, dst: Any, skip: Tensor | None
@@ -275,22 +280,6 @@ class NVFP4Quantizer(Quantizer):
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return NVFP4BlockScaling
-
-
-@lru_cache(maxsize=4096)
-def _buffers_of(shape: Shape, rowwise: bool, columnwise: bool, row_scaled: bool) -> tuple[list[str], Shapes, Shapes]:
-    """Return the attributes of buffers, then the shapes of codes and scales, and those of maxima. Rules: TEL-22."""
-    rows, columns = math.prod(shape[:-1]), shape[-1]
-    used = [name for name, use in (("row", rowwise), ("column", columnwise)) if use]
-    codes = {"row": NVFP4Quantizer.convert_shape_for_fp4(shape), "column": (columns, rows // 2)}
-    counts = {"row": rows, "column": columns} if row_scaled else {"row": 1, "column": 1}
-    names = [OF_DIRECTION[name][part] for part in range(3) for name in used]
-    scales = [scale_shape(shape, columnwise=name == "column") for name in used]
-    return (
-        names,
-        (*[codes[name] for name in used], *scales),
-        tuple((counts[name],) for name in used),
-    )
 
 
 def quantize_nvfp4(tensor: Tensor, *, columnwise: bool = False, **settings: Any) -> Any:
