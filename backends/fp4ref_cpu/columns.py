@@ -39,7 +39,7 @@ def column_values(call: Call, codes: Any, scales: Any, across: bool) -> Any:
 
     Errors: DTypeError, ShapeError.
 
-    Rules: DEQ-2, DEQ-3, TEL-8.
+    Rules: DEQ-2, DEQ-3.
     """
     (rows, columns), padded = call.sizes, _padded(call)
     shapes = (("codes", codes, call.sizes), ("scales", scales, padded[::-1] if across else padded))
