@@ -92,7 +92,7 @@ _idle: list[_Worker] = []
 
 
 def _team(size: int) -> list[_Worker]:
-    """Return so many workers, or fewer where others are at work for another caller or cannot be started."""
+    """Return workers without a job, `size` at most: fewer if another caller has them, or if no thread starts."""
     team: list[_Worker] = []
     while len(team) < size:
         try:
