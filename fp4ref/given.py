@@ -87,10 +87,10 @@ def amax_reader(amax: Any, spec: Spec, shape: tuple[int, int]) -> Callable[[Any]
         return given_amax(value, spec, shape)
 
     def of_rows(value: Any) -> Any:
-        flat = arrays.to_numpy("quantize", value).astype(np.float32).reshape(count)
-        return np.abs(flat) if flat.min(initial=0) >= 0 else given_amax(value, spec, shape)
+        flat = arrays.to_numpy("quantize", value).astype(np.float32, copy=False).reshape(count)
+        return np.abs(flat) if not count or least(flat) >= 0 else given_amax(value, spec, shape)
 
-    is_array = not isinstance(amax, NUMBERS)
+    is_array, least = not isinstance(amax, NUMBERS), np.minimum.reduce  # which `min` calls, too, by way of Python
     if is_array and arrays.device_of(amax) != "cpu":
         return lambda value: value
     count = shape[0] if spec.global_scale is Granularity.ROW else 1

@@ -147,6 +147,31 @@ def repeating_directions(planned: Planned, x: Any, backend: str | None) -> Calla
     return lambda x: (row and row(x), column(x))
 
 
+def filling(
+    planned: Planned, x: Any, given: tuple[dict[Direction, Any], ...], backend: str | None
+) -> Callable[..., Any] | None:
+    """Return a function of an array, buffers and random bytes of these ones' kinds that fills the buffers.
+
+    given: as for `run`, without maxima. Buffers and random bytes are of row and column, None for one not asked for; the
+    caller knows that the buffers are apart from all else.
+    """
+    bound = bound_alike(planned, x, given, backend)
+    if bound is None:
+        return None
+    if planned.together:
+        none = Directions(None, None)
+        return lambda x, buffers, bits=none: bound[0](x, none, Directions(*bits), Directions(*buffers))
+    row, column = (dict(zip(planned.names, bound, strict=True)).get(name) for name in DIRECTIONS)
+
+    def fill(x: Any, buffers: Sequence[Any], bits: Sequence[Any] = (None, None)) -> None:
+        if row:
+            row(x, None, bits[0], buffers[0])
+        if column:
+            column(x, None, bits[1], buffers[1])
+
+    return fill
+
+
 def repeating(
     planned: Planned, x: Any, first: Arguments, given: tuple[dict[Direction, Any], ...], backend: str | None
 ) -> Callable[..., Parts | None] | None:
@@ -182,8 +207,10 @@ def repeating(
         if together:
             parts: Parts = bound[0](x, Directions(*maxima), Directions(*bits), Directions(*buffers), **flag)
             return parts
-        made = [repeat(x, *each, **flag) for repeat, *each in zip(bound, maxima, bits, buffers, strict=True)]
-        return (made[0], made[1]) if len(made) == 2 else (made[0], None) if names[0] == "row" else (None, made[0])
+        made = bound[0](x, maxima[0], bits[0], buffers[0], **flag)
+        if len(bound) == 2:
+            return made, bound[1](x, maxima[1], bits[1], buffers[1], **flag)
+        return (made, None) if names[0] == "row" else (None, made)
 
     return again
 

@@ -182,6 +182,7 @@ def in_three_bytes(codes):
     return np.stack([words >> 8 * i & 255 for i in range(3)], axis=1).astype(np.uint8).reshape(-1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("E4M3-1", "E4M3-3", "E5M2-1", "E8M0-1", "E8M0-4", "DEQ-1", "DEQ-2", "DEQ-3", "DEQ-5")
 @pytest.mark.parametrize("amax", [1.0, 0.0, np.inf, np.nan, -np.nan, 1e-44, 3e38])
 @pytest.mark.parametrize("spec", by_parts(own_codecs(), codecs(), choices_of_elements), ids=lambda spec: spec.name)
@@ -197,6 +198,7 @@ def test_dequantize_every_code_under_every_scale(spec, amax):
         same_values(q, dtype, "row")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("PRO-1", "PRO-3", "BLK-1", "BLK-2", "BLK-3", "BLK-4", "BLK-5", "BLK-6", "BLK-7", "BLK-8", "BLK-10")
 @pytest.mark.rule("GLB-1", "GLB-2", "GLB-3", "GLB-5", "GLB-6", "MXS-1", "MXS-2", "MXS-3", "MXS-4", "MXS-5", "PACK-2")
 @pytest.mark.rule("FOS-1", "FOS-2", "FOS-3", "FOS-4", "FOS-5", "FOS-6", "SR-2", "SR-3", "LAY-5", "LAY-10", "HAD-4")
@@ -303,6 +305,7 @@ def test_any_strides(name, spec):
     assert np.array_equal(x, before)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("BLK-1", "GLB-1")
 @pytest.mark.parametrize("spec", [fp4ref.NVFP4, fp4ref.MXFP8_E4M3, fp4ref.NVFP4_2D, STOCHASTIC], ids=lambda s: s.name)
 @pytest.mark.parametrize("shape", [(70, 8200), (8200, 70), (1, 20000), (301, 1000)])
@@ -343,6 +346,7 @@ def test_one_code_of_a_strip_is_no_number(spec, code):
         assert native == model
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("BLK-1", "PACK-2")
 @pytest.mark.parametrize("spec", [*OURS, fp4ref.MXFP8_E4M3], ids=lambda spec: spec.name)
 @pytest.mark.parametrize("shape", [(130, 16), (67, 48), (9, 31), (40, 512), (40, 513), (131, 100), (600, 1)])
@@ -451,6 +455,7 @@ def guarded(size, fill):
     return memory[64 : 64 + size], check
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("LAY-5")
 @pytest.mark.parametrize("fill", [0x00, 0xFF])
 @pytest.mark.parametrize("shape", [(1, 1), (17, 33), (129, 70), (64, 530)])

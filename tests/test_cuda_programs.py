@@ -521,13 +521,13 @@ def test_bytes_of_both_directions_are_drawn_in_one_launch_by_seed_and_stream(lau
     draw = randoms.bind_random_bits(calls, counters, "cuda:0")
     for stream in (0, 7, 2**63 - 1, 7):
         launched.clear()
-        rows, columns = draw(seed, stream)
+        rows, columns = draw(seed, 2 * stream)
         ((_, _, words),) = launched
         assert words[:6] == [rows.data_ptr(), 48, 40, 0, 3, 2 * stream]
         assert words[6:12] == [columns.data_ptr(), 40, 48, 0, 3, 2 * stream + 1]
         assert words[12:] == (last or [0, seed.data_ptr()])
     alone = randoms.bind_random_bits(calls[1:], counters[1:], "cuda:0")
-    (columns,) = alone(seed, 7)
+    (columns,) = alone(seed, 14)
     assert launched[-1][2] == [columns.data_ptr(), 40, 48, 0, 3, 15, *[0] * 6, *(last or [0, seed.data_ptr()])]
 
 

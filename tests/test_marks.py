@@ -44,3 +44,9 @@ def test_the_heavy_step_finds_every_file_with_heavy_tests() -> None:
     assert [path.stem for path in shared] == ["covering"]
     assert re.search(pattern, "from covering import few")
     assert re.search(pattern, "@pytest.mark.heavy")
+    assert re.search(pattern, "@pytest.mark.sampled(4)")
+
+
+def test_every_rule_is_decided_by_default(rules_of_heavy_tests_alone: set[str]) -> None:
+    pytest.importorskip("torch")  # without it whole files are skipped
+    assert not rules_of_heavy_tests_alone

@@ -97,6 +97,7 @@ def test_a_suffix_and_a_format_that_contradict_each_other(here: Path, arguments:
     assert fp4("diagram", "e2m1", "--as", "svg", "-o", "z.picture").exit_code == 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("line", ["explain --values 1", "profiles diff nvfp4 mxfp4", "doctor", "profiles"])
 def test_no_color_is_obeyed_by_every_command(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = shlex.split(line)
@@ -153,6 +154,7 @@ def test_a_missing_hypothesis_names_the_line_of_pip(module: str) -> None:
 # Printed commands
 
 
+@pytest.mark.heavy
 def test_printed_commands_name_what_was_imported(here: Path, request: pytest.FixtureRequest) -> None:
     request.addfinalizer(lambda: fp4ref.profiles.forget("acme.e"))
     lines = "import fp4ref\nfp4ref.register(fp4ref.NVFP4.replace(name='acme.e', element_max=4.0), 'a test')\n"

@@ -197,6 +197,7 @@ def test_every_16_bit_input_through_the_api(spec, dtype):
         same_values(same(patterns, spec, "both", amax=amax), str(dtype))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("DEQ-1", "DEQ-2", "DEQ-3", "DEQ-5", "E8M0-4", "NUM-2")
 @pytest.mark.parametrize(
     "spec", {spec.arithmetic.name: spec for spec in reversed(NATIVE)}.values(), ids=lambda s: s.name
@@ -213,6 +214,7 @@ def test_every_code_under_every_scale(spec):
         same_values(Quantized(spec, (256, 256), source, "linear", DirectionData(data, scales, given_amax)), dtype)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("PRO-1", "PRO-3", "BLK-1", "BLK-2", "BLK-3", "BLK-4", "BLK-5", "BLK-6", "BLK-7", "BLK-8", "BLK-10")
 @pytest.mark.rule("BLK-11", "GLB-1", "GLB-2", "GLB-3", "GLB-5", "GLB-6", "MXS-1", "MXS-2", "MXS-3", "MXS-4", "MXS-5")
 @pytest.mark.rule("FOS-1", "FOS-2", "FOS-3", "FOS-4", "FOS-5", "FOS-6", "SR-2", "LAY-5", "LAY-10", "HAD-4", "PACK-2")
@@ -245,6 +247,7 @@ def as_the_model(spec, data):
             same_values(q, data.draw(st.sampled_from(dtypes)), direction)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("NUM-2", "BLK-2", "GLB-3")
 @pytest.mark.parametrize("spec", by_parts((*STANDARD, *OURS), NATIVE), ids=lambda spec: spec.name)
 def test_special_values(spec):
@@ -464,6 +467,7 @@ def _heavy(name):
     return pytest.param(name, marks=pytest.mark.heavy)
 
 
+@pytest.mark.heavy
 @pytest.mark.rule("NUM-1", "CNF-5")
 @pytest.mark.parametrize("name", ["nvfp4-rht", *map(_heavy, TRACED)])
 def test_a_graph_without_a_break(name):

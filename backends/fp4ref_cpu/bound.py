@@ -69,7 +69,13 @@ def bind_quantize(
 
 def _write(amax: NDArray[np.float32], place: int) -> None:
     """Write given maxima where those that are searched for would be."""
-    ctypes.memmove(place, address(amax) or 0, amax.nbytes)
+    if amax.size == 1:
+        _one_float(place).value = amax.item()
+    else:
+        ctypes.memmove(place, address(amax) or 0, amax.nbytes)
+
+
+_one_float = ctypes.c_float.from_address
 
 
 def _into(

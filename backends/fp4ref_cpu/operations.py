@@ -11,7 +11,7 @@ from fp4ref.operands import Epilogue, Operand
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity
 from fp4ref_cpu import gemm
-from fp4ref_cpu.blocks import bind_block_values, block_text, block_values
+from fp4ref_cpu.blocks import bind_block_codes, bind_block_values, block_codes, block_text, block_values, encoding_text
 from fp4ref_cpu.bound import bind_quantize
 from fp4ref_cpu.build import CACHE, compile_all, missing
 from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing_text, strips, transforming_text
@@ -40,6 +40,7 @@ from fp4ref_cpu.reading import (
 from fp4ref_cpu.turning import bind_turned, turned, turning_text
 
 __all__ = [
+    "bind_block_codes",
     "bind_block_values",
     "bind_dequantize",
     "bind_gemm_blockwise",
@@ -52,6 +53,7 @@ __all__ = [
     "bind_tensor_quantize",
     "bind_to_layout",
     "bind_turned",
+    "block_codes",
     "block_values",
     "dequantize",
     "gemm_blockwise",
@@ -110,6 +112,8 @@ def _texts(call: Call) -> Iterator[str]:
         yield tensor_text(text(call.required), call.to if call.operation == "tensor_decode" else call.source)
     elif call.operation == "block_values":
         yield block_text(text(call.required), call.to)
+    elif call.operation == "block_codes":
+        yield encoding_text(text(call.required), call.source)
     elif call.operation == "random_bits":
         yield random_text()
     elif call.operation == "turned":

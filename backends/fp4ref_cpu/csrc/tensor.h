@@ -31,15 +31,20 @@ template <class S, class T> struct Tensor {
     using word = typename T::word;
     static constexpr int WIDTH = 512, SPAN = 32 * WIDTH;  // elements at a time, and of a unit
 
-    // The scale, and 1 over it. Rules: TEL-21, TEL-61, TEL-62, TEL-63.
+    // The scale of what has an amax, a number or infinity. Rules: TEL-21, TEL-61, TEL-62, TEL-63.
+    static float scale_of(float amax, float least, float most, bool power_of_two)
+    {
+        const float a = amax < least ? least : amax, quotient = S::element_max / a;
+        float scale = is_finite(quotient) ? quotient : most;
+        if (a == 0.0f || !is_finite(a)) scale = 1.0f;
+        return power_of_two ? float_of(bits_of(scale) & 0x7f800000u) : scale;
+    }
+
+    // The scale, and 1 over it.
     static void scale(ScaleJob& job)
     {
-        const float a = *job.amax < job.least ? job.least : *job.amax, quotient = S::element_max / a;
-        float scale = is_finite(quotient) ? quotient : job.most;
-        if (a == 0.0f || !is_finite(a)) scale = 1.0f;
-        if (job.power_of_two) scale = float_of(bits_of(scale) & 0x7f800000u);
-        *job.scale = scale;
-        *job.inverse = 1.0f / scale;
+        *job.scale = scale_of(*job.amax, job.least, job.most, job.power_of_two);
+        *job.inverse = 1.0f / *job.scale;
     }
 
     static void some_codes(const word* __restrict x, float factor, byte* __restrict out)
