@@ -16,7 +16,7 @@ from fp4ref.conformance.diagnosis.likely_pairs import LikelyPairs
 from fp4ref.conformance.diagnosis.readings import FAILURES
 from fp4ref.conformance.diagnosis.search import Search
 from fp4ref.conformance.mistakes import MISTAKES
-from fp4ref.conformance.mistakes.kernel import kernel_of, over_block
+from fp4ref.conformance.mistakes.kernel import kernel_of, over_block, over_tensor
 from fp4ref.conformance.mistakes.record import Slot, known, of
 from fp4ref.conformance.mistakes.sides import EVERY, Exhibit, code_side, scale_side
 from fp4ref.layout import layout
@@ -25,6 +25,7 @@ from fp4ref.quantized import DirectionData
 from fp4ref.specs import MXFP4, MXFP8_E4M3, NVFP4, NVFP4_RHT
 
 SPECS = (NVFP4, MXFP4, MXFP8_E4M3, NVFP4_RHT)
+F = np.float32
 BEFORE = [one for one in MISTAKES if one.stage not in AFTER_SCALES and not one.alone]
 ORDER = list(Slot)
 CASES = 20  # of each specification
@@ -147,7 +148,7 @@ def known_pair(first, second):
 
 
 def away(t):
-    return np.float32(2) * t
+    return F(2) * t
 
 
 @pytest.mark.rule("CNF-2", "SPC-21")
@@ -171,17 +172,26 @@ def other(kernel, field):
 
 @pytest.mark.rule("CNF-2", "SPC-21")
 def test_constants_count_although_they_change_nothing_alone():
-    first = known(
-        Slot.AMAX, "acme.largest", "another constant", constants=lambda k: k._replace(scale_max=np.float32(1))
+    first = known(Slot.AMAX, "acme.normal", "another constant", constants=lambda k: k._replace(smallest_normal=F(1)))
+    reads = known(Slot.SCALE, "acme.reads", "the scale reads it", block_scale=lambda amax, g, k: g * k.smallest_normal)
+    assert known_pair(first, reads)
+
+
+@pytest.mark.rule("CNF-2", "SPC-21")
+def test_maxima_of_a_mistake_may_depend_on_whether_nan_is_kept():
+    """A profile that keeps NaN is tried with a mistake that takes the usual maximum where NaN is not kept."""
+    mistake = known(
+        Slot.AMAX,
+        "acme.keeps",
+        "amax doubles",
+        amax=lambda values, nan, row: over_tensor(values, nan, row) * F(1 + nan),
     )
-    scaled = known(
-        Slot.SCALE, "acme.of-constant", "the scale is a constant", block_scale=lambda amax, g, k: amax * g * k.scale_max
-    )
-    kept = known(Slot.GLOBAL, "acme.kept", "the global scale is a constant", global_scale=lambda amax, k: amax * 0 + 1)
-    both = together(Search(NVFP4, [], False, 0.0, False).starts[0], first, scaled)
-    assert both is not None
-    assert known_pair(first, scaled)
-    assert known_pair(first, kept)
+    found = Search(NVFP4, [], False, 0.0, False)
+    profile = next(start for start in found.starts if start.profile == "torchao.nvfp4_2lvl")
+    made = profile.but(mistake)
+    assert profile.kernel.keep_nan
+    with np.errstate(all="ignore"):
+        assert not pairs_of(searched(NVFP4, made.kernel), [mistake]).excluded_from(profile)(mistake, made)
 
 
 def test_every_field_of_a_kernel_has_a_step_or_ends_the_search_for_what_is_left_out():
