@@ -16,9 +16,11 @@ from fp4ref.conformance.diagnosis.likely_pairs import LikelyPairs
 from fp4ref.conformance.diagnosis.readings import FAILURES
 from fp4ref.conformance.diagnosis.search import Search
 from fp4ref.conformance.mistakes import MISTAKES
+from fp4ref.conformance.mistakes.exhibit import EVERY, Exhibit
 from fp4ref.conformance.mistakes.kernel import kernel_of, over_block, over_tensor
+from fp4ref.conformance.mistakes.readers import DECLARED
 from fp4ref.conformance.mistakes.record import Slot, known, of
-from fp4ref.conformance.mistakes.sides import EVERY, Exhibit, code_side, scale_side
+from fp4ref.conformance.mistakes.sides import code_side, scale_side
 from fp4ref.layout import layout
 from fp4ref.packing import pack
 from fp4ref.quantized import DirectionData
@@ -139,6 +141,32 @@ def test_pairs_that_are_left_out_do_not_make_the_bytes(spec):
     ]
     assert len(out) > len(left)
     assert not any(map(search.whole, out))
+
+
+@pytest.mark.rule("CNF-2", "FOS-6")
+@pytest.mark.parametrize("seed", few(range(12), 2))
+def test_scale_bytes_of_neither_candidate_refute_a_search_of_4over6(seed):
+    """A kernel may have chosen its own bytes, whatever its mistake; of other bytes, most are of neither candidate."""
+    source, refuted = random.Random(seed), 0
+    starts = [start for start in Search(NVFP4, [], False, 0.0, False).starts if start.kernel.search is not None]
+    for start, mistake in zip(source.sample(starts, 8), source.sample(BEFORE, 8), strict=True):
+        kernel = (start.but(mistake) or start).kernel
+        try:
+            search = searched(NVFP4, kernel)
+        except FAILURES:
+            continue
+        with np.errstate(all="ignore"):
+            assert all(part.may_choose(kernel) for part in search.parts)
+            odd = searched(NVFP4, kernel_of(NVFP4))
+            refuted += sum(not part.may_choose(kernel) for part in odd.parts)
+            alike = [part.may_choose(kernel) or not matches(part, kernel) for part in odd.parts]
+            assert all(alike)
+    assert refuted
+
+
+def matches(part, kernel):
+    side = part.side(kernel)
+    return side is not None and part.scales_match(kernel, side, DECLARED)
 
 
 def known_pair(first, second):
