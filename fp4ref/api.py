@@ -23,6 +23,7 @@ from fp4ref.errors import ShapeError
 from fp4ref.given import NOTHING, Arguments
 from fp4ref.layout import layout
 from fp4ref.memory import by_direction, require_apart
+from fp4ref.moves import Move, moving, results_moved
 from fp4ref.quantized import (
     DIRECTIONS,
     Column_co,
@@ -190,20 +191,6 @@ def quantize_again(
     return plans.repeating(planned, x, given, (dict.fromkeys(planned.names), bits, buffers), None)
 
 
-def fill_again(
-    x: Any, spec: Spec, directions: DirectionChoice, scale_layout: LayoutName, out: Parts, bits: Any = (None, None)
-) -> Callable[..., Any] | None:
-    """Return the function that fills other buffers of these ones' kinds, as `quantize_again` does, and checks nothing.
-
-    out, bits: the buffers and the random bytes of row and column, as the function takes them after an array. It reads
-    addresses alone: of arrays without gaps, aligned, and apart from each other.
-    """
-    how = directions, layout(scale_layout), arrays.device_of(x), None, False, True
-    planned = plans.to_quantize(spec, arrays.dtype_name(x), tuple(x.shape), *how, registry.registered())
-    given_bits, buffers = (dict(zip(DIRECTIONS, parts, strict=True)) for parts in (bits, out))
-    return plans.filling(planned, x, (dict.fromkeys(DIRECTIONS), given_bits, buffers), None)
-
-
 def _kind_of_quantize(kinds: Hashable, spec: Spec | str, *options: Hashable) -> tuple[Hashable, ...]:
     """Return the key of calls of `quantize`. kinds: of the arrays. options: directions, layout and backend."""
     return "quantize", kinds, spec, getattr(spec, "name", spec), *options  # a result shows its specification's name
@@ -275,7 +262,7 @@ def to_layout(
     require_quantized("to_layout", q)
     target = layout(scale_layout)
     changed: dict[Direction, Any] = {}
-    moves: dict[Direction, plans.Move] = {}
+    moves: dict[Direction, Move] = {}
     for name in DIRECTIONS:
         data = q.row if name == "row" else q.column
         if data is None:
@@ -286,23 +273,9 @@ def to_layout(
         asked = layout(q.scale_layout), target, shape, arrays.device_of(data.scales), backend
         call, function = plans.to_move(*asked, registry.registered())
         changed[name] = data._replace(scales=function(call, data.scales))
-        moves[name] = plans.Move(call, function, data.scales)
+        moves[name] = Move(call, function, data.scales)
     moved = dataclasses.replace(q, scale_layout=scale_layout, **changed)
-    move = plans.moving(moves, backend) if kinds else None
+    move = moving(moves, backend) if kinds else None
     if move:
-        repeats.keep(key, _moving(move, moved), q.scale_layout, scale_layout)
+        repeats.keep(key, results_moved(move, moved), q.scale_layout, scale_layout)
     return moved
-
-
-def _moving(move: Callable[[Any, Any], tuple[Any, Any]], like: Quantized) -> Callable[[Quantized], Quantized]:
-    """Return a function that moves the scales of other results of the same kind."""
-    make = like.maker()
-
-    def again(q: Quantized) -> Quantized:
-        row, column = q.row, q.column
-        rows, columns = move(row and row.scales, column and column.scales)
-        return make(
-            row and DirectionData(row.data, rows, row.amax), column and DirectionData(column.data, columns, column.amax)
-        )
-
-    return again

@@ -120,6 +120,8 @@ def blocks_of_bytes():
         yield "block_codes", prelude(fp4ref.profiles["mxfp8-e4m3"], dtype, **constants), False
         read = {"SQUARES": squares, "SCALED": True, "VECTORS": vectors}
         yield "block_values", prelude(fp4ref.profiles["mxfp8-e5m2"], out=dtype, **read), False
+        columns = {"ACROSS": squares, "VECTORS": vectors}
+        yield "column_values", prelude(fp4ref.profiles["mxfp8-e5m2"], out=dtype, **columns), False
 
 
 def others(target):
@@ -229,6 +231,7 @@ def instructions(cases, target, folder: Path) -> list[list[str]]:
 # at once, take more on both.
 AROUND_DIVISION = 12  # the place of a tile is a quotient of 64 bits, by a routine that takes registers
 BY_MORE_WARPS = 5  # of six or eight blocks on a multiprocessor, which gain more than these cost, as measured
+ONCE_A_BOX = 6  # of the 80 registers of three teams on sm_80: words stored before the first box, read once in each
 SPILLED = {"ComplementCodec": 8, "Format<3, 2, 3, 32, false>": 114}
 
 
@@ -254,6 +257,7 @@ def test_every_kernel_compiles_stays_in_registers_and_converts_natively_where_it
         native = any("E2M1" in name for name in names)
         allowed = sum(most for codec, most in SPILLED.items() if codec in prelude)
         allowed += AROUND_DIVISION * (kernel == "gemm") + BY_MORE_WARPS * (kernel == "decode")
+        allowed += ONCE_A_BOX * (kernel == "fused" and target == "sm_80")
         if not names or local > allowed or native != (encodes and target in NATIVE):
             wrong.append(f"{kernel}: {len(names)} instructions, {local} on local memory, native {native}\n{prelude}")
     assert not wrong, "\n".join(wrong)

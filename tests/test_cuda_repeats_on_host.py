@@ -11,6 +11,8 @@ import pytest
 import fp4ref
 from cuda_on_host import Repeating, guards_hold, repeating_on_host, to_bytes, to_tensor
 from fp4ref.layout import LAYOUTS
+from fp4ref.model import counter_map
+from fp4ref.operands import Counters
 from fp4ref.quantized import DirectionData, Directions
 from fp4ref.registry import Call
 from fp4ref_cuda import operations
@@ -43,8 +45,9 @@ def of(name: str, direction: str, shape: tuple[int, int], **how) -> Call:
 
 
 @pytest.mark.rule("GLB-4")
+@pytest.mark.parametrize("across", [False, True])
 @pytest.mark.parametrize(("direction", "given"), [("row", (4.0,)), ("column", (4.0,)), ("both", (4.0, 9.0))])
-def test_maxima_that_are_numbers_of_the_host_are_those_of_each_call(host, direction, given):
+def test_maxima_that_are_numbers_of_the_host_are_those_of_each_call(host, direction, given, across):
     shape = (128, 64)
     call = of("nvfp4", direction, shape)
     quantize = operations.quantize if direction != "both" else operations.quantize_both
@@ -56,7 +59,7 @@ def test_maxima_that_are_numbers_of_the_host_are_those_of_each_call(host, direct
         maxima = [np.float32([each * (turn + 1)]) for each in given]
         amax = Directions(*maxima) if direction == "both" else maxima[0]
         expected = fp4ref.quantize(x, "nvfp4", direction, TILED, amax=amax, backend="numpy")
-        there = to_tensor(host, x)
+        there = to_tensor(host, np.ascontiguousarray(x.T)).t() if across else to_tensor(host, x)
         if again is None:
             made = quantize(call, there, amax, nothing, nothing)
             again = bind(call, there, amax, nothing, nothing)
@@ -140,6 +143,41 @@ def test_members_of_a_group_are_views_that_equal_calls_name_alike(host, directio
             assert (group.memory.row is None) == ("row" not in call.directions)
             assert guards_hold()
     assert host.recorded == 2, "one for each name"
+
+
+@pytest.mark.rule("SR-7", "SR-8", "TEL-6")
+@pytest.mark.parametrize("direction", ["row", "both"])
+def test_what_is_drawn_within_a_program_is_drawn_by_the_numbers_of_each_call(host, direction):
+    shape, spec = (128, 64), fp4ref.NVFP4_SR
+    call, names = of("nvfp4-sr", direction, shape), ("row", "column")[: 1 + (direction == "both")]
+    calls = [Call("random_bits", direction=name, device="cuda", shape=shape) for name in names]
+    counters = [Counters((0, 0), -(-each.encoded[1] // 16), 0, upper) for upper, each in enumerate(calls)]
+    draw = operations.bind_random_bits(calls, counters, "cuda:0")
+
+    def act(x, seed, upper):
+        bits = draw(seed, upper)
+        if direction == "both":
+            made = operations.quantize_both(call, x, Directions(), Directions(*bits))
+            return *made.row, *made.column
+        return tuple(operations.quantize(call, x, None, *bits, None))
+
+    steps, again = Call("steps", device="cuda"), None
+    for turn, (seed, stream) in enumerate(((5, 0), (2**64 - 1, 3), (0, 2**63 - 1), (5, 7))):
+        x = numbers(shape, turn)
+        there = to_tensor(host, x)
+        again = again or operations.bind_steps(steps, ("drawn", direction), (there,), act)
+        made = again(there, numbers=(seed, 2 * stream))
+        sizes = {"row": shape, "column": shape[::-1]}
+        bits = [
+            counter_map.random_bytes(sizes[name], (0, 0), -(-sizes[name][1] // 16), seed, 2 * stream + upper)
+            for upper, name in enumerate(names)
+        ]
+        given = Directions(*bits) if direction == "both" else bits[0]
+        expected = fp4ref.quantize(x, spec, direction, TILED, random_bits=given, backend="numpy")
+        for at, name in enumerate(names):
+            same(DirectionData(*made[3 * at : 3 * at + 3]), getattr(expected, name), (turn, name))
+        assert guards_hold()
+    assert host.recorded == 1
 
 
 @pytest.mark.rule("DEQ-2", "DEQ-3", "TEL-8")

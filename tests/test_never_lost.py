@@ -28,7 +28,7 @@ from fp4ref.conformance.diagnosis import dumps as dump_diagnosis
 from fp4ref.conformance.diagnosis.diagnose import diagnose
 from fp4ref.conformance.diagnosis.evidence import SMALL, Item
 from fp4ref.conformance.diagnosis.explanations import Diagnosis
-from fp4ref.conformance.diagnosis.likely_pairs import likeliest
+from fp4ref.conformance.diagnosis.likely_pairs import LikelyPairs
 from fp4ref.conformance.diagnosis.search import Search
 from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.conformance.judge.cases import judge
@@ -77,7 +77,7 @@ def test_two_mistakes_are_weighed_where_every_tensor_is_large() -> None:
     mistakes = [mistake for mistake in search.mistakes if mistake.name in names]
     singles = [(mistake, changed) for mistake in mistakes if (changed := start.but(mistake)) is not None]
     assert len(singles) == len(names)
-    assert len([*likeliest(start, singles, search.parts, lambda: None)]) == 3
+    assert len([*LikelyPairs(start, singles, search.parts, lambda: None).likeliest()]) == 3
 
 
 @pytest.mark.rule("CNF-2")

@@ -126,7 +126,7 @@ def test_modules_of_a_kind_keep_their_own_scales(kind: str, monkeypatch: Any) ->
         if not repeats:
             monkeypatch.setattr(together, "server", lambda *_: None)
         torch.manual_seed(7)
-        te.FP8GlobalStateManager.reset()
+        FP8GlobalStateManager.reset()
         modules, recipe = [KINDS[kind](), KINDS[kind]()], te.recipe.DelayedScaling(amax_history_len=3)
         steps = [
             step(module, x * factor, recipe, None, (128, 64, 64))
@@ -148,12 +148,12 @@ SPLITS = (64, 32, 160)
 @pytest.mark.rule("TEM-1")
 @pytest.mark.parametrize("before", range(4))
 @pytest.mark.parametrize("kind", ["Linear", "GroupedLinear"])
-@pytest.mark.parametrize("recipe", ["nvfp4", "mxfp8", "fp8"])
+@pytest.mark.parametrize("recipe", ["nvfp4", "mxfp8", "fp8", "blocks"])
 def test_a_graph_can_hold_any_call_of_a_kind(kind: str, recipe: str, before: int, monkeypatch: Any) -> None:
     """Capture the first call, the one that is recorded, or one that is repeated; and go on after it."""
     torch.manual_seed(0)
     module, x = KINDS[kind](), torch.randn(256, 256, device="cuda").bfloat16()
-    run = lambda: step(module, x, RECIPES[recipe], None, SPLITS)  # noqa: E731
+    run = lambda: step(module, x, STEPS[recipe], None, SPLITS)  # noqa: E731
     with monkeypatch.context() as plain:
         plain.setattr(together, "server", lambda *_: None)
         expected = run()  # which loads the kernels, too
@@ -194,7 +194,7 @@ def test_neither_the_recorded_call_nor_its_program_needs_much_more_memory(recipe
 
 
 @pytest.mark.rule("TEM-1")
-@pytest.mark.parametrize("recipe", ["nvfp4", "nvfp4, stochastic", "mxfp8", "fp8"])
+@pytest.mark.parametrize("recipe", ["nvfp4", "nvfp4, stochastic", "mxfp8", "fp8", "blocks", "delayed"])
 def test_steps_that_follow_each_other_at_once_are_those_that_wait(recipe: str, monkeypatch: Any) -> None:
     """Arrays of a program share memory, and its kernels start early: nothing may write what another one still reads."""
     inputs = [torch.randn(256, 256, device="cuda").bfloat16() * 2.0 ** (turn % 7) for turn in range(40)]

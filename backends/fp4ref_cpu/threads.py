@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
-from functools import lru_cache
 from typing import Any
 
 from fp4ref.processors import count
@@ -30,20 +29,89 @@ def run_at(function: Callable[[Any], Any], job: Any, elements: int) -> None:
     if others <= 0:
         function(job)
         return
-    pool = _pool(others)
-    futures = [pool.submit(function, job) for _ in range(others)]
+    team = _team(others)
+    for worker in team:
+        worker.begin(function, job)
     try:
         function(job)
     finally:
-        wait(futures)  # they write into buffers that the caller may drop
-    for future in futures:
-        future.result()
+        errors = [worker.end() for worker in team]
+    for error in errors:
+        if error is not None:
+            raise error
 
 
-@lru_cache
-def _pool(size: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(size, "fp4ref-cpu")
+class _Worker:
+    """A thread that waits for a job. Two locks cost a third of the time of a queue and a future."""
+
+    def __init__(self) -> None:
+        self._given, self._done = threading.Lock(), threading.Lock()
+        self._given.acquire()
+        self._done.acquire()
+        self._busy, self._error = False, None
+        threading.Thread(target=self._work, name="fp4ref-cpu", daemon=True).start()
+
+    def begin(self, function: Callable[[Any], Any], job: Any) -> None:
+        """Start a job."""
+        self._function, self._job, self._busy = function, job, True
+        self._given.release()
+
+    def end(self) -> BaseException | None:
+        """Wait for the job, which writes into buffers that the caller may drop; return an error of it.
+
+        After an interrupt the state of the locks is not known: the worker is not used again.
+        """
+        interrupt = None
+        while interrupt is None or self._busy:
+            try:
+                self._done.acquire()
+                break
+            except BaseException as error:  # noqa: BLE001 - raised by the caller once no thread works for it
+                interrupt = error
+        if interrupt is not None:
+            _workers.remove(self)
+            return interrupt
+        error, self._error, self._job = self._error, None, None
+        _idle.append(self)
+        return error
+
+    def _work(self) -> None:
+        while True:
+            self._given.acquire()
+            try:
+                self._function(self._job)
+            except BaseException as error:  # noqa: BLE001 - raised by the caller
+                self._error = error
+            self._busy = False
+            self._done.release()
+
+
+_workers: list[_Worker] = []
+_idle: list[_Worker] = []
+
+
+def _team(size: int) -> list[_Worker]:
+    """Return so many workers, or fewer where others are at work for another caller or cannot be started."""
+    team: list[_Worker] = []
+    while len(team) < size:
+        try:
+            team.append(_idle.pop())
+        except IndexError:
+            if len(_workers) >= size:
+                break
+            try:
+                worker = _Worker()
+            except RuntimeError:
+                break
+            _workers.append(worker)
+            team.append(worker)
+    return team
+
+
+def _forget() -> None:
+    _workers.clear()
+    _idle.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has no threads
+    os.register_at_fork(after_in_child=_forget)  # a child has no threads

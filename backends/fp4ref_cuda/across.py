@@ -31,7 +31,7 @@ def _turned(call: Call) -> Call:
 
 
 def exchanged(named: Mapping[Any, Value]) -> dict[Any, Value]:
-    """Return what is given for the directions of a matrix as those of its transpose."""
+    """Return arguments by direction of a matrix as those of its transpose."""
     return {OTHER[name]: value for name, value in named.items()}
 
 

@@ -247,18 +247,6 @@ def _torch_short() -> Callable[..., Any] | None:
 
 
 @lru_cache
-def viewer() -> Callable[[Any, tuple[int, ...], tuple[int, ...], int], Any]:
-    """Return the function of a tensor, sizes, strides and elements to pass over that makes a view.
-
-    That of torch's compiled graphs, where there is one, takes half the time of the public one.
-    """
-    import torch
-
-    short: Callable[..., Any] | None = getattr(getattr(torch._C._dynamo, "guards", None), "_reinterpret_tensor", None)
-    return short or (lambda x, shape, strides, start: x.as_strided(shape, strides, x.storage_offset() + start))
-
-
-@lru_cache
 def _torch_dtype(name: str) -> Any:
     import torch
 

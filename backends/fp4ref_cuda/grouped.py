@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import fp4ref_numerics
-from fp4ref import packing
+from fp4ref import arrays, packing
 from fp4ref.arguments import buffer_shapes
 from fp4ref.errors import ShapeError
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Group, Quantized
@@ -193,7 +193,7 @@ def _view(at: int, start: int, shape: tuple[int, ...] | None) -> View:
     """Return the function that takes a part of this shape out of buffer `at`, from an element on."""
     if shape is None:
         return lambda parts: None
-    view, strides = buffers.viewer(), buffers.strides(shape)
+    view, strides = arrays.viewer(), buffers.strides(shape)
     return lambda parts: view(parts[at], shape, strides, start)
 
 

@@ -28,7 +28,7 @@ def others(maxima: Iterable[Any]) -> list[Any]:
 
 
 def kind_of(maxima: Sequence[Any]) -> Hashable:
-    """Return what calls share that are given a number of the host in the same directions."""
+    """Return for each direction if its maximum is a number of the host, which programs take for a word."""
     return tuple([is_number(amax) for amax in maxima])
 
 

@@ -1,4 +1,4 @@
-"""What of a call's arrays the choice of kernels can depend on: calls that agree in it are of one kind."""
+"""Kinds of arrays: all of them that the choice of kernels can depend on. Calls that agree in it are of one kind."""
 
 from __future__ import annotations
 

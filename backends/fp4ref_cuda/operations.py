@@ -186,7 +186,7 @@ def quantize_directions(
     """
 
     def act(*words: int) -> tuple[Any, ...]:
-        given = host_numbers.placed(x, amax, words) if words else amax
+        given = host_numbers.placed(x, {name: amax.get(name) for name in names}, words) if words else amax
         made = _by_path(call, x, given, random_bits, out, noop, path)
         return tuple(part for name in names for part in made[name])
 

@@ -25,6 +25,7 @@ from fp4ref.te.float8_block_tensor import (
     blocks,
     scale_shape,
 )
+from fp4ref.te.new_buffers import new_buffers
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF
 from fp4ref.te.one_pass import server
 from fp4ref.te.per_tensor import scales_of
@@ -113,13 +114,13 @@ class Float8BlockQuantizer(Quantizer):
         """Return a tensor with buffers for the directions in use; storage if `internal`. Rules: TEL-49."""
         requires_grad = options.pop("requires_grad", False)
         values: dict[str, Tensor | None] = dict.fromkeys(Float8BlockwiseQTensorStorage.BUFFERS)
-        for used, direction in ((self.rowwise_usage, "row"), (self.columnwise_usage, "column")):
-            if used:
-                columnwise = direction == "column"
-                sizes = self.get_columnwise_shape(shape) if columnwise else shape
-                scales = self.get_scale_shape(shape, columnwise)
-                values[f"_{direction}wise_data"] = torch.empty(sizes, dtype=torch.uint8, device=device, **options)
-                values[f"_{direction}wise_scale_inv"] = torch.zeros(scales, device=device, **options)
+        names = [name for name, used in (("row", self.rowwise_usage), ("column", self.columnwise_usage)) if used]
+        shapes = [self.get_columnwise_shape(shape) if name == "column" else shape for name in names]
+        of_scales = [self.get_scale_shape(shape, name == "column") for name in names]
+        for name, codes, scales in zip(
+            names, *new_buffers(tuple(shapes), tuple(of_scales), torch.float32, device, **options), strict=True
+        ):
+            values[f"_{name}wise_data"], values[f"_{name}wise_scale_inv"] = codes, scales
         return self._tensor(values, shape, dtype, device, requires_grad=requires_grad)
 
     def _tensor(

@@ -181,10 +181,10 @@ class HybridQuantizer(Quantizer):
         """Quantize each direction that is asked for by its quantizer. Rules: TEL-59."""
         key = hybrid_again.kind(self, tensor)
         again = repeats.find(key) if key else None
-        tensor = tensor.detach()
         if again:
-            made: HybridQuantizedTensorStorage = again(tensor, self)
+            made: HybridQuantizedTensorStorage = again(tensor if tensor.is_cuda else tensor.detach(), self)
             return made
+        tensor = tensor.detach()
         with debug.noted() as counts:
             rows = self.rowwise_quantizer.quantize(tensor) if self.rowwise_usage else None
             columns = self.columnwise_quantizer.quantize(self._source(tensor, rows)) if self.columnwise_usage else None
@@ -213,7 +213,7 @@ class HybridQuantizer(Quantizer):
         key = hybrid_again.kind_of_filling(self, src, dst, noop_flag)
         again = repeats.find(key) if key else None
         if again:
-            again(src.detach(), self, dst, noop_flag)
+            again(src if src.is_cuda else src.detach(), self, dst, noop_flag)
             return dst
         rows = dst._rowwise_storage if self.rowwise_usage else None
         with debug.noted() as counts:

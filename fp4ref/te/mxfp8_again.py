@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from fp4ref import api
+from fp4ref import api, plans
+from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.te import in_place, steps
 from fp4ref.te.cast import turner
@@ -68,7 +69,7 @@ def _into(quantizer: Any, tensor: Tensor, made: Sequence[Any]) -> in_place.Into 
     (spec, directions, lie), turns = quantizer.asked(tensor), _turns(quantizer)
     x = tensor.view(-1, tensor.shape[-1])
     like: Quantized = api.quantize(x, spec, directions, lie)
-    fill = api.fill_again(x, spec, directions, lie, (like.row, like.column))
+    fill = plans.filling(x, spec, directions, layout(lie), (like.row, like.column))
     if fill is None or like.column is None or not any(turns):
         return fill and (lambda x, held: fill(x, _parts(held)))
     codes, scales, _ = like.column

@@ -18,8 +18,9 @@ from fp4ref.te.dtypes import FLOATS, DType
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.mxfp8_tensor import MXFP8Tensor, MXFP8TensorStorage, scale_shape
+from fp4ref.te.new_buffers import new_buffers
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF
-from fp4ref.te.quantizer import Facts, Quantizer
+from fp4ref.te.quantizer import Facts, InSteps, Quantizer
 from fp4ref.te.recipe import MXFP8BlockScaling, Recipe
 from fp4ref.te.swizzle import COMPACT, GEMM
 
@@ -85,12 +86,14 @@ class MXFP8Quantizer(Quantizer):
         """Make a tensor with buffers for the directions in use, storage if `internal`. Rules: TEL-3, TEL-22, TEL-28."""
         requires_grad = options.pop("requires_grad", False)
         held: dict[str, Any] = dict.fromkeys(MXFP8TensorStorage.BUFFERS)
-        for used, direction in ((self.rowwise_usage, "row"), (self.columnwise_usage, "column")):
-            if used:
-                scales = scale_shape(shape, columnwise=direction == "column")
-                transposed = direction == "column" and self.internal
-                held[f"_{direction}wise_data"] = _codes(shape, transposed, device=device, **options)
-                held[f"_{direction}wise_scale_inv"] = torch.zeros(scales, dtype=torch.uint8, device=device, **options)
+        names = [name for name, used in (("row", self.rowwise_usage), ("column", self.columnwise_usage)) if used]
+        turned = [name == "column" and self.internal for name in names]  # in the order in which columns are computed
+        shapes = [(shape[-1], *shape[:-1]) if across else shape for across in turned]
+        of_scales = [scale_shape(shape, columnwise=name == "column") for name in names]
+        made, scales = new_buffers(tuple(shapes), tuple(of_scales), torch.uint8, device, **options)
+        for name, across, codes, its in zip(names, turned, made, scales, strict=True):
+            held[f"_{name}wise_data"] = codes.movedim(0, -1) if across else codes
+            held[f"_{name}wise_scale_inv"] = its
         return self._owning(held, (dtype, shape, device), requires_grad=requires_grad)
 
     def _owning(self, held: dict[str, Any], of: Facts, *, requires_grad: bool = False) -> Any:
@@ -137,6 +140,13 @@ class MXFP8Quantizer(Quantizer):
             return quantizer._holding(quantizer._turned(parts, *turns), of)
 
         return again
+
+    def in_steps(self, tensor: Tensor) -> InSteps | None:
+        """Return the calls of backends that make a tensor."""
+        of = tensor.dtype, tensor.shape, tensor.device
+        if self.asked(tensor) is None or not tensor.is_contiguous():
+            return None
+        return InSteps(self.copy()._buffers_by_steps, 4, lambda made, quantizer: quantizer._holding(made, of))
 
     def _buffers_by_steps(self, x: Tensor) -> tuple[Tensor | None, ...]:
         """Return the buffers of a tensor, as matrices, by operations of backends alone."""
@@ -219,13 +229,6 @@ class MXFP8Quantizer(Quantizer):
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return MXFP8BlockScaling
-
-
-def _codes(shape: tuple[int, ...], transposed: bool, **options: Any) -> Tensor:
-    """Return memory for codes [..., K]; transposed: in the order of their transpose, in which columns are computed."""
-    if not transposed:
-        return torch.empty(shape, dtype=torch.uint8, **options)
-    return torch.empty((shape[-1], *shape[:-1]), dtype=torch.uint8, **options).movedim(0, -1)
 
 
 def _written(made: Tensor, buffer: Tensor, noop: Tensor | None, *, turns: bool = False) -> None:

@@ -83,7 +83,7 @@ def kept(quantizers: Iterable[Any]) -> list[Tensor]:
 def kinds(quantizers: Iterable[Any]) -> tuple[Hashable, ...] | None:
     """Return the kinds of quantizers that make storage, None among them for no quantizer; None if one has no kind.
 
-    What is `kept` of them are inputs of their steps.
+    The tensors that `kept` returns are inputs of their steps.
     """
     found: list[Hashable] = []
     for each in quantizers:

@@ -18,7 +18,7 @@ import pytest
 
 import host_compiler
 from fp4ref import arrays
-from fp4ref_cuda import buffers, graphs, launch, programs, recording
+from fp4ref_cuda import buffers, graphs, launch, programs, randoms, recording
 from fp4ref_cuda.buffers import Library
 from fp4ref_cuda.words import HEADER
 from host_compiler import KERNELS
@@ -164,6 +164,8 @@ def repeating_on_host(patch: pytest.MonkeyPatch) -> Repeating:
     patch.setattr(buffers, "current_device", lambda: lambda: CPU)
     patch.setattr(programs, "current_library", lambda: host)
     patch.setattr(programs, "program_of", counted)
+    patch.setattr(randoms, "current_library", lambda: host)
+    patch.setattr(randoms, "_library", lambda device: host)
     patch.setattr(programs, "_programs", {})
     patch.setattr(programs, "enter", lambda library: None)
     patch.setattr(programs, "new_piece", lambda stream: None)

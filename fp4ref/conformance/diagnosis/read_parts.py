@@ -71,6 +71,19 @@ class ReadPart:
             bad &= ~found.free
         return not (bad if self.blocks is None else bad & self.blocks).any()
 
+    def surely_wrong(self, kernel: Kernel, side: ScaleSide) -> bool:
+        """Return True if scale bytes are not those where they are declared, whichever NaN is meant."""
+        got = self.declared_scales
+        if got is None or got.shape != side.scales.shape:
+            return True
+        bad = got != side.scales
+        if self.blocks is not None:
+            bad &= self.blocks
+        if bad.any():
+            decode = kernel.spec.scale.decode
+            bad &= ~(np.isnan(decode(got)) & np.isnan(decode(side.scales)))
+        return bool(bad.any())
+
     def matching(
         self, kernel: Kernel, side: ScaleSide, readers: Sequence[ScaleReader], tick: Callable[[], None]
     ) -> Iterator[ScaleReader]:

@@ -7,7 +7,7 @@ whose scale bytes are the specification's.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.diagnosis.clock import OutOfTimeError, processor_time
 from fp4ref.conformance.diagnosis.evidence import SMALL, Item, Part
 from fp4ref.conformance.diagnosis.hypotheses import AFTER_SCALES, Hypothesis, pairs, similar, together
-from fp4ref.conformance.diagnosis.likely_pairs import likeliest
+from fp4ref.conformance.diagnosis.likely_pairs import LikelyPairs
 from fp4ref.conformance.diagnosis.marks import Tier
 from fp4ref.conformance.diagnosis.measured.own_digits import named_places
 from fp4ref.conformance.diagnosis.support import tellable
@@ -50,6 +50,7 @@ class Search:
     dead: set[Hashable] = field(default_factory=set)
     _found: dict[int, list[Hypothesis]] = field(default_factory=dict)
     _refuted: set[Hashable] = field(default_factory=set)
+    _pairs: LikelyPairs | None = None  # of the specification
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -147,15 +148,28 @@ class Search:
         yield start
         before = self._before if start.kernel.search is None else self.mistakes  # where codes choose, all move scales
         singles = [(m, h) for m in before if (h := start.but(m)) is not None] if count else []
-        yield from (h for m, h in singles if not (m.alone and start.profile))
-        singles = [(m, h) for m, h in singles if not m.alone]
-        if count < 2 or start.profile or (start.kernel.search is None and self.scales_right):
+        if start.profile:
+            excluded = self._excluded(start) if singles else None
+            yield from (h for m, h in singles if not (m.alone or (excluded and excluded(m, h))))
+            return
+        yield from (h for _, h in singles)
+        if count < 2 or (start.kernel.search is None and self.scales_right):
             return  # where the scales are right, no two mistakes made them
-        for one, other in likeliest(start, singles, self.parts, self._tick):
+        singles = [(m, h) for m, h in singles if not m.alone]
+        pairs_of = LikelyPairs(start, singles, self.parts, self._tick)
+        if start is self.starts[0]:
+            self._pairs = pairs_of
+        for one, other in pairs_of.likeliest():
             self._tick()
             both = together(start, one, other)
             if both is not None:
                 yield both
+
+    def _excluded(self, profile: Hypothesis) -> Callable[[Mistake, Hypothesis], bool] | None:
+        """Return a test of mistakes that are refuted together with a profile; None where no pairs were looked at."""
+        if self._pairs is None or self.starts[0].kernel.search is not None:
+            return None
+        return self._pairs.excluded_from(profile)
 
     @cached_property
     def _glanced(self) -> list[Part]:

@@ -117,7 +117,7 @@ class ScaleSide(NamedTuple):
 
     amax, used: as it is reported, and as the global scale is made of it. scales: [rows, blocks].
     The others are
-    blocks [down, across, ...] or broadcast to them; codes: where the choice of a scale needs them.
+    blocks [down, across, ...] or broadcast to them; codes: where the choice of a scale needs them. maxima: of blocks.
     """
 
     amax: Floats | None
@@ -131,6 +131,7 @@ class ScaleSide(NamedTuple):
     codes: Codes | None
     shape: tuple[int, int]
     used: Floats | None
+    maxima: Floats
 
 
 class BothDirections(NamedTuple):

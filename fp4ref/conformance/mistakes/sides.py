@@ -184,7 +184,7 @@ def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = E
     by_row = told.transpose(0, 2, 1, 3).reshape(down * high, across)
     scales = kernel.scales(by_row[: values.shape[0]])
     amax = None if maxima is None else kernel.report(maxima[0])
-    return ScaleSide(amax, scales, blocks, bits, k, g, t, byte, codes, values.shape, used)
+    return ScaleSide(amax, scales, blocks, bits, k, g, t, byte, codes, values.shape, used, block_amax)
 
 
 def _global(kernel: Kernel, maxima: Floats, rows: slice, k: Constants) -> tuple[Floats, Floats]:
