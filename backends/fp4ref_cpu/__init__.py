@@ -6,7 +6,6 @@ from importlib import import_module
 from types import ModuleType
 
 import fp4ref_numerics
-from fp4ref.layout import LINEAR, LINEAR_PADDED
 from fp4ref.registry import Backend, Call
 from fp4ref_numerics.products import too_wide
 
@@ -20,8 +19,6 @@ def unsupported(call: Call) -> list[str]:
     for rows, columns in () if call.multiplies else [spec.block for spec in call.specs]:
         if rows * max(4 * columns, STRIP) > LARGEST_STRIPS:
             reasons.append(f"blocks of {rows}x{columns}")
-    if call.operation == "column_values" and call.layout.form not in {LINEAR.form, LINEAR_PADDED.form}:
-        reasons.append(f"scales of columns in {call.layout.name}")
     return reasons
 
 

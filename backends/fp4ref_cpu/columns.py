@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref import arrays
-from fp4ref.errors import BackendError, DTypeError, ShapeError
+from fp4ref.errors import DTypeError, ShapeError
 from fp4ref.registry import Call
 from fp4ref_cpu import jobs
 from fp4ref_cpu.build import functions
@@ -31,34 +31,36 @@ CODES, SCALES, VALUES = (jobs.place(ColumnValuesJob, name) for name in ("codes",
 
 
 def column_values(call: Call, codes: Any, scales: Any, across: bool) -> Any:
-    """Return the values of codes, rounded to the call's output type: [rows, columns], the call's shape.
+    """Return the values [rows, columns] of codes of the same shape in the call's output type.
 
-    call: its specification is that of the transpose, of 8-bit elements without a global scale. codes: uint8 [rows,
-    columns]. scales: uint8 [blocks of rows, columns], or more of either. across: True, as they lie.
+    call: its specification is that of the transpose, of 8-bit elements without a global scale. scales: those of the
+    transpose [columns, blocks of rows] in the call's layout; across: as a matrix [blocks of rows, columns], the
+    transpose of a layout that only pads.
 
-    Errors: DTypeError, ShapeError, BackendError.
+    Errors: DTypeError, ShapeError.
 
     Rules: DEQ-2, DEQ-3.
     """
-    rows, columns = call.sizes
-    if not across:
-        raise BackendError("column_values", "scales of the transpose", "those of the matrix, block by block", "DEQ-2")
-    for name, part in (("codes", codes), ("scales", scales)):
+    (rows, columns), padded = call.sizes, _padded(call)
+    shapes = (("codes", codes, call.sizes), ("scales", scales, padded[::-1] if across else padded))
+    for name, part, shape in shapes:
         if arrays.dtype_name(part) != "uint8":
-            raise DTypeError("column_values", f"{name} of {arrays.dtype_name(part)}", "uint8", "DEQ-2")
-    least = -(-rows // call.required.block.columns), columns
-    if tuple(codes.shape) != call.sizes or scales.ndim != 2 or scales.shape[0] < least[0] or scales.shape[1] < least[1]:
-        got = f"codes {list(codes.shape)}, scales {list(scales.shape)}"
-        raise ShapeError("column_values", got, f"{list(call.sizes)} and at least {list(least)}", "DEQ-2")
-    given = [np.ascontiguousarray(arrays.to_numpy("column_values", part)) for part in (codes, scales)]
+            raise DTypeError("column_values", f"{name} of {arrays.dtype_name(part)}", "uint8", "TEL-8")
+        if tuple(part.shape) != shape:
+            raise ShapeError("column_values", f"{name} {list(part.shape)}", f"{list(shape)}", "TEL-8")
+    given, beside = (arrays.to_numpy("column_values", part) for part in (codes, scales))
+    if not across:
+        beside = call.layout.to_linear(beside, columns, -(-rows // call.required.block.columns)).T
     values = np.empty(call.sizes, arrays.output_dtype("column_values", call.to))
-    _decoding(call, given[1].shape[1])(*(address(part) or 0 for part in (*given, values)))
+    read = np.ascontiguousarray(given), np.ascontiguousarray(beside)
+    _decoding(call, read[1].shape[1])(*(address(part) or 0 for part in (*read, values)))
     return arrays.restorer(codes)(values)
 
 
 def bind_column_values(call: Call, codes: Any, scales: Any, across: bool) -> Callable[[Any, Any], Any] | None:
-    """Return a function that decodes other bytes of these ones' kinds; None for what is copied."""
-    if not across or not all(arrays.to_numpy("column_values", each).flags.c_contiguous for each in (codes, scales)):
+    """Return a function that decodes other bytes of these ones' kinds; None for what is copied, or moved."""
+    dense = all(arrays.to_numpy("column_values", each).flags.c_contiguous for each in (codes, scales))
+    if not across or not dense:
         return None
     decode, make = _decoding(call, scales.shape[1]), jobs.maker(codes, call.sizes, call.to)
     codes_of, scales_of, at = starts(codes), starts(scales), starts(make())
@@ -69,6 +71,12 @@ def bind_column_values(call: Call, codes: Any, scales: Any, across: bool) -> Cal
         return values
 
     return again
+
+
+def _padded(call: Call) -> tuple[int, int]:
+    """Return the shape of the scales of the transpose."""
+    rows, columns = call.sizes
+    return call.layout.padded_shape(columns, -(-rows // call.required.block.columns))
 
 
 def _decoding(call: Call, pitch: int) -> Callable[[int, int, int], None]:

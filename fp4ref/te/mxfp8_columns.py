@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,9 @@ def values(codes: Tensor, scales: Tensor | None, of: DType, swizzled: bool, dtyp
 
     swizzled: the scales are in the GEMM layout. Rules: DEQ-2, DEQ-3, TEL-8.
     """
-    if torch.compiler.is_compiling() or not (_usual(codes) and _usual(scales)) or codes.device != scales.device:
+    if scales is None or torch.compiler.is_compiling() or not (_is_plain(codes) and _is_plain(scales)):
+        return None
+    if scales.device != codes.device:
         return None
     decode = _decoder(codes.shape, scales.shape, codes.device, of, swizzled, dtype, registry.registered())
     if decode is None:
@@ -36,9 +38,8 @@ def values(codes: Tensor, scales: Tensor | None, of: DType, swizzled: bool, dtyp
     return decode(codes.view(-1, codes.shape[-1]), scales).view(codes.shape)
 
 
-def _usual(part: Tensor | None) -> TypeGuard[Tensor]:
-    """Return True for bytes that lie in memory one after the other."""
-    return type(part) is Tensor and part.dtype is torch.uint8 and part.is_contiguous()
+def _is_plain(buffer: Tensor) -> bool:
+    return buffer.dtype is torch.uint8 and buffer.is_contiguous() and not buffer.is_neg()
 
 
 @lru_cache(maxsize=4096)
