@@ -48,7 +48,8 @@ class _Worker:
         self._given, self._done = threading.Lock(), threading.Lock()
         self._given.acquire()
         self._done.acquire()
-        self._busy, self._error = False, None
+        self._busy = False
+        self._error: BaseException | None = None
         threading.Thread(target=self._work, name="fp4ref-cpu", daemon=True).start()
 
     def begin(self, function: Callable[[Any], Any], job: Any) -> None:
@@ -61,7 +62,7 @@ class _Worker:
 
         After an interrupt the state of the locks is not known: the worker is not used again.
         """
-        interrupt = None
+        interrupt: BaseException | None = None
         while interrupt is None or self._busy:
             try:
                 self._done.acquire()
@@ -71,9 +72,9 @@ class _Worker:
         if interrupt is not None:
             _workers.remove(self)
             return interrupt
-        error, self._error, self._job = self._error, None, None
+        found, self._error, self._job = self._error, None, None
         _idle.append(self)
-        return error
+        return found
 
     def _work(self) -> None:
         while True:
@@ -91,7 +92,7 @@ _idle: list[_Worker] = []
 
 
 def _team(size: int) -> list[_Worker]:
-    """Return so many workers, or fewer where others are at work for another caller or cannot be started."""
+    """Return workers without a job, `size` at most: fewer if another caller has them, or if no thread starts."""
     team: list[_Worker] = []
     while len(team) < size:
         try:
