@@ -190,6 +190,7 @@ def repeating(
     if bound is None:
         return None
     names, together, call = planned.names, planned.together, planned.steps[0][0]
+    nothing = Directions()
     none, takes = (None,) * len(names), [attrgetter(name) for name in names]
     read_maxima = maxima_reader(first.amax, dataclasses.replace(call, direction="both") if len(names) == 2 else call)
     split, on_device = isinstance(first.random_bits, Directions), first.noop is not None and call.flag
@@ -210,7 +211,8 @@ def repeating(
                 return None
         flag = {"noop": noop} if on_device else NO_FLAG
         if together:
-            parts: Parts = bound[0](x, Directions(*maxima), Directions(*bits), Directions(*buffers), **flag)
+            given = [nothing if of is none else Directions(*of) for of in (maxima, bits, buffers)]
+            parts: Parts = bound[0](x, *given, **flag)
             return parts
         made = bound[0](x, maxima[0], bits[0], buffers[0], **flag)
         if len(bound) == 2:

@@ -28,6 +28,8 @@ def values(codes: Tensor, scales: Tensor | None, of: DType, swizzled: bool, dtyp
     """
     if scales is None or torch.compiler.is_compiling() or not (_is_plain(codes) and _is_plain(scales)):
         return None
+    if scales.device != codes.device:
+        return None
     decode = _decoder(codes.shape, scales.shape, codes.device, of, swizzled, dtype, registry.registered())
     if decode is None:
         return None
