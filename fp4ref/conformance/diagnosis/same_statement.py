@@ -14,8 +14,9 @@ from fp4ref.conformance import families
 from fp4ref.conformance.diagnosis.evidence import Item
 from fp4ref.conformance.diagnosis.hypotheses import ORDER, Hypothesis
 from fp4ref.conformance.diagnosis.readings import FAILURES
+from fp4ref.conformance.mistakes.exhibit import EVERY, Exhibit
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.sides import EVERY, Exhibit, code_side, scale_side
+from fp4ref.conformance.mistakes.sides import code_side, scale_side
 from fp4ref.formats import F
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
