@@ -323,7 +323,7 @@ SETTINGS = {
 def test_settings_that_change_between_calls(name, seed, monkeypatch):
     """A long sequence of calls, each of which changes something, gives what calls that decide everything give."""
     monkeypatch.setattr(torch, "empty", torch.zeros)  # a flag may leave new buffers as they are
-    monkeypatch.setattr(new_buffers, "_short", lambda device: None)  # which would make them in another way
+    monkeypatch.setattr(new_buffers, "_short", lambda device: None)
     given = [*inputs((128, 128)), *inputs((64, 256), 2), *(each.view(4, 32, 128) for each in inputs((128, 128), 2))]
 
     def one(chance, quantizer, held):

@@ -36,7 +36,9 @@ def new_buffers(
         if size * dtype.itemsize <= SMALL:
             piece, view = torch.zeros(size, dtype=dtype, device=device, **options), viewer()
             return made, [view(piece, *place) for place in places]
-    return made, [torch.zeros(shape, dtype=dtype, device=device, **options) for shape in zeros]
+    if short is None or device.type in FILLED:
+        return made, [torch.zeros(shape, dtype=dtype, device=device, **options) for shape in zeros]
+    return made, [short(shape, strides, dtype).zero_() for shape, strides, _ in _places(zeros, dtype)[0]]
 
 
 def _short(device: torch.device) -> Callable[..., Tensor] | None:
