@@ -32,6 +32,7 @@ FLOORS = {
         "philox",
         "remembered",
         "source_files",
+        "interrupts",
     ),
     2: (
         *("arithmetic", "arithmetic_checked", *ARITHMETICS, "four_over_six", "layout", "packed_records", "packings"),

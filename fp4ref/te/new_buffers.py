@@ -42,11 +42,19 @@ def new_buffers(
 
 
 def _short(device: torch.device) -> Callable[..., Tensor] | None:
-    """Return the function by which torch's compiled graphs allocate on the current device; None without it."""
-    if device.type == "cuda" and device.index not in {None, torch.cuda.current_device()}:
-        return None
-    guards = getattr(torch._C._dynamo, "guards", None)
-    found: Callable[..., Tensor] | None = getattr(guards, f"_empty_strided_{device.type}", None)
+    """Return the function by which torch's compiled graphs allocate on a device; None if it lacks it, or modes listen.
+
+    It allocates on the current device, in half the time of the public one.
+    """
+    there = device.type == "cpu" or (device.type == "cuda" and device.index in {None, torch.cuda.current_device()})
+    return None if not there or torch._C._len_torch_dispatch_stack() else _of_graphs(device.type)
+
+
+@lru_cache
+def _of_graphs(kind: str) -> Callable[..., Tensor] | None:
+    found: Callable[..., Tensor] | None = getattr(
+        getattr(torch._C._dynamo, "guards", None), f"_empty_strided_{kind}", None
+    )
     return found
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fp4ref import api, plans
+from fp4ref.arrays import viewer
 from fp4ref.given import Arguments
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Directions, Parts, Quantized
@@ -36,7 +37,16 @@ def made_again(quantizer: Any, tensor: Tensor) -> Callable[[Tensor, Any], Any] |
     settings, of, device = quantizer.settings(quantizer.optimize_for_gemm), _facts(tensor), tensor.device
     if not quantizer.stochastic_rounding:
         repeat = api.quantize_again(tensor, *how)  # which flattens its leading dimensions
-        return repeat and (lambda x, quantizer: quantizer.made(repeat(x), settings, of))
+        if repeat is None or tensor.dim() == 2 or not quantizer.rowwise_usage:
+            return repeat and (lambda x, quantizer: quantizer.made(repeat(x), settings, of))
+        view, sizes = viewer(), quantizer.convert_shape_for_fp4(tensor.shape)
+        strides = tuple(math.prod(sizes[at:]) for at in range(1, len(sizes) + 1))
+
+        def deep(x: Tensor, quantizer: Any) -> Any:
+            (codes, *rest), column = repeat(x)
+            return quantizer.made(((view(codes, sizes, strides, 0), *rest), column), settings, of)
+
+        return deep
     drawn = nvfp4_drawn.made_again(quantizer, tensor, how, settings)
     if drawn is not None:
         return drawn

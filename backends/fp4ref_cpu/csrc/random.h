@@ -1,6 +1,6 @@
 // Random bytes by the counter map, several blocks side by side. Certificates: random-counters, random-parts.
 #pragma once
-#include "matrix.h"
+#include "strips.h"
 
 namespace fp4ref_cpu {
 
@@ -38,29 +38,18 @@ inline lanes low_products(lanes x, unsigned m)
 }
 
 struct Randoms {
-    static constexpr int BLOCK = 16, VECTORS = 4, BLOCKS = LANES * VECTORS, LINES = 64, SPAN = 1 << 14;
+    static constexpr int BLOCK = 16, VECTORS = 4, WIDTH = LANES * VECTORS * BLOCK, LINES = 64, SPAN = 1 << 14;
 
     static void random(RandomJob& job)
     {
-        const Units units(&job.next, job.rows, job.columns, LINES, SPAN);
-        for (size unit; units.take(unit);) {
-            const size top = unit / units.across * LINES, left = unit % units.across * SPAN;
-            const size bottom = top + LINES < job.rows ? top + LINES : job.rows;
-            const size right = left + SPAN < job.columns ? left + SPAN : job.columns;
-            for (size row = top; row < bottom; ++row)
-                for (size column = left; column < right; column += BLOCKS * BLOCK) {
-                    const u64 index = (job.first_row + row) * job.across + job.first_block + column / BLOCK;
-                    byte* const out = job.out + row * job.columns + column;
-                    const size width = right - column;
-                    if (width >= BLOCKS * BLOCK) {
-                        blocks(index, job.seed, job.upper, out);
-                    } else {
-                        byte all[BLOCKS * BLOCK];
-                        blocks(index, job.seed, job.upper, all);
-                        __builtin_memcpy(out, all, (unsigned long)width);
-                    }
-                }
-        }
+        in_strips<LINES, SPAN, WIDTH>(&job.next, job.rows, job.columns, [&](size row, size column, int width) {
+            const u64 index = (job.first_row + row) * job.across + job.first_block + column / BLOCK;
+            byte* const out = job.out + row * job.columns + column;
+            if (width == WIDTH) return blocks(index, job.seed, job.upper, out);
+            byte all[WIDTH];
+            blocks(index, job.seed, job.upper, all);
+            __builtin_memcpy(out, all, (unsigned)width);
+        });
     }
 
     // Blocks with consecutive indices.
