@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fp4ref import api
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.cli.common import force_option, load_spec, progress, spec_files
+from fp4ref.cli.common import force_option, load_spec, progress, spec_files, tensor_count
 from fp4ref.cli.selection import select
 from fp4ref.conformance.dumps.files import read_dump
 from fp4ref.conformance.dumps.form import STORED
@@ -81,4 +81,4 @@ def dequantize(
                     yield api.dequantize(q, dtype, direction, inverse_hadamard, backend="numpy")
 
             write_tensors(output, entries, {}, arrays(), sources, TENSORS, force=force)
-    click.echo(f"{output}: {len(chosen)} tensors, {direction} direction, {dtype}")
+    click.echo(f"{output}: {tensor_count(len(chosen))}, {direction} direction, {dtype}")

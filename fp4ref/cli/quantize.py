@@ -19,6 +19,7 @@ from fp4ref.cli.common import (
     progress,
     refuse_options,
     spec_files,
+    tensor_count,
 )
 from fp4ref.cli.quantize_checkpoint import quantize_checkpoint
 from fp4ref.cli.selection import is_pattern, select
@@ -123,7 +124,7 @@ def quantize(
     _print_skipped(skipped)
     elements = sum(rows * columns for rows, columns in (matrix_shape(plan.shape) for plan in plans))
     click.echo(
-        f"{output}: {len(plans)} tensors, {elements:,} elements, {spec.name} (spec {SPEC_VERSION}), "
+        f"{output}: {tensor_count(len(plans))}, {elements:,} elements, {spec.name} (spec {SPEC_VERSION}), "
         f"{directions}, scales {order.name}" + (f"; {len(skipped)} skipped" if skipped else "")
     )
 
