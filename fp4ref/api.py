@@ -191,20 +191,6 @@ def quantize_again(
     return plans.repeating(planned, x, given, (dict.fromkeys(planned.names), bits, buffers), None)
 
 
-def fill_again(
-    x: Any, spec: Spec, directions: DirectionChoice, scale_layout: LayoutName, out: Parts, bits: Any = (None, None)
-) -> Callable[..., Any] | None:
-    """Return the function that fills other buffers of these ones' kinds, as `quantize_again` does, and checks nothing.
-
-    out, bits: the buffers and the random bytes of row and column, as the function takes them after an array. It reads
-    addresses alone: of arrays without gaps, aligned, and apart from each other.
-    """
-    how = directions, layout(scale_layout), arrays.device_of(x), None, False, True
-    planned = plans.to_quantize(spec, arrays.dtype_name(x), tuple(x.shape), *how, registry.registered())
-    given_bits, buffers = (dict(zip(DIRECTIONS, parts, strict=True)) for parts in (bits, out))
-    return plans.filling(planned, x, (dict.fromkeys(DIRECTIONS), given_bits, buffers), None)
-
-
 def _kind_of_quantize(kinds: Hashable, spec: Spec | str, *options: Hashable) -> tuple[Hashable, ...]:
     """Return the key of calls of `quantize`. kinds: of the arrays. options: directions, layout and backend."""
     return "quantize", kinds, spec, getattr(spec, "name", spec), *options  # a result shows its specification's name

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fp4ref import registry
 from fp4ref.arguments import direction_names, require_hadamard
-from fp4ref.arrays import as_matrix
+from fp4ref.arrays import as_matrix, device_of, dtype_name
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.given import Arguments, is_set, maxima_reader
 from fp4ref.hadamard import POINTS
@@ -148,14 +148,17 @@ def repeating_directions(planned: Planned, x: Any, backend: str | None) -> Calla
 
 
 def filling(
-    planned: Planned, x: Any, given: tuple[dict[Direction, Any], ...], backend: str | None
+    x: Any, spec: Spec, directions: DirectionChoice, form: Layout, out: Parts, bits: Any = (None, None)
 ) -> Callable[..., Any] | None:
-    """Return a function of an array, buffers and random bytes of these ones' kinds that fills the buffers.
+    """Return the function that fills other buffers of these ones' kinds with what `quantize` makes, and checks nothing.
 
-    given: as for `run`, without maxima. Buffers and random bytes are of row and column, None for one not asked for; the
-    caller knows that the buffers are apart from all else.
+    out, bits: the buffers and the random bytes of row and column, as the function takes them after an array. It reads
+    addresses alone: of arrays without gaps, aligned, and apart from each other.
     """
-    bound = bound_alike(planned, x, given, backend)
+    how = dtype_name(x), tuple(x.shape), directions, form, device_of(x), None, False, True
+    planned = to_quantize(spec, *how, registry.registered())
+    given_bits, buffers = (dict(zip(DIRECTIONS, parts, strict=True)) for parts in (bits, out))
+    bound = bound_alike(planned, x, (dict.fromkeys(DIRECTIONS), given_bits, buffers), None)
     if bound is None:
         return None
     if planned.together:
@@ -187,16 +190,19 @@ def repeating(
     if bound is None:
         return None
     names, together, call = planned.names, planned.together, planned.steps[0][0]
+    nothing = Directions()
     none, takes = (None,) * len(names), [attrgetter(name) for name in names]
     read_maxima = maxima_reader(first.amax, dataclasses.replace(call, direction="both") if len(names) == 2 else call)
     split, on_device = isinstance(first.random_bits, Directions), first.noop is not None and call.flag
     every = first.arrays_of(names)
     are_apart = None if first.out is None else apart(every(x, *first))
 
+    read_buffers = attrgetter(*names) if len(names) > 1 else lambda out: (takes[0](out),)
+
     def again(x: Any, amax: Any = None, random_bits: Any = None, out: Any = None, noop: Any = None) -> Parts | None:
         maxima = none if amax is None else read_maxima(amax)
         bits = [take(random_bits) for take in takes] if split else none if random_bits is None else [random_bits]
-        buffers = none if out is None else [take(out) for take in takes]
+        buffers = none if out is None else read_buffers(out)
         if are_apart:
             if not are_apart(every(x, amax, random_bits, out, noop)):
                 taken = {**by_direction("amax", amax), **by_direction("random_bits", random_bits)}
@@ -205,7 +211,8 @@ def repeating(
                 return None
         flag = {"noop": noop} if on_device else NO_FLAG
         if together:
-            parts: Parts = bound[0](x, Directions(*maxima), Directions(*bits), Directions(*buffers), **flag)
+            given = [nothing if of is none else Directions(*of) for of in (maxima, bits, buffers)]
+            parts: Parts = bound[0](x, *given, **flag)
             return parts
         made = bound[0](x, maxima[0], bits[0], buffers[0], **flag)
         if len(bound) == 2:

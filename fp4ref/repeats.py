@@ -162,8 +162,11 @@ def kinds_of_arguments(x: Any, amax: Any, random_bits: Any, out: Any, noop: Any)
     """Return the kinds of what `quantize` is given; None if one has no kind."""
     if amax is None and random_bits is None and out is None and noop is None:
         return kind_of(x)
-    parts, forms = [x], list[Hashable]()
+    parts, forms = [x, noop], list[Hashable]()
     for value in (amax, random_bits):
+        if value is None:
+            forms.append(None)
+            continue
         split = type(value) is Directions
         forms.append(split)
         for part in value if split else (value,):
@@ -172,7 +175,6 @@ def kinds_of_arguments(x: Any, amax: Any, random_bits: Any, out: Any, noop: Any)
             parts.append(None if a_number else part)
             if part is not None and not a_number and not _is_read_there(part):
                 return None
-    parts.append(noop)
     if out is not None:
         if type(out) is not Quantized:
             return None
@@ -191,9 +193,8 @@ def _kinds_of(place: Hashable, parts: Sequence[Any]) -> Hashable | None:
     """Return the kinds of some arrays, None among them, or the number that stands for them; None if one has no kind."""
     if type(parts[0]) is not np.ndarray:
         return number_of_kinds(place, tuple(parts))
-    kinds = [None if part is None else kind_of(part) for part in parts]
-    lost = any(kind is None and part is not None for kind, part in zip(kinds, parts, strict=True))
-    return None if lost else tuple(kinds)
+    kinds = tuple(["nothing" if part is None else kind_of(part) for part in parts])
+    return None if None in kinds else kinds
 
 
 def kinds_of_results(results: Sequence[tuple[Any, Sequence[Direction]]], *others: Any) -> tuple[Hashable, ...] | None:

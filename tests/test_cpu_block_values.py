@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import fp4ref  # noqa: E402
 from fp4ref import registry, repeats, te  # noqa: E402
 from fp4ref.errors import DTypeError, ShapeError  # noqa: E402
 from fp4ref.registry import Call  # noqa: E402
@@ -179,3 +180,43 @@ def test_buffers_that_cannot_be_filled_where_they_are(dim, monkeypatch):
     quantizer.update_quantized(source, made)  # whose first bytes are the buffer
     assert torch.equal(made._columnwise_data, wanted._columnwise_data)
     assert torch.equal(made._rowwise_data, wanted._rowwise_data)
+
+
+@pytest.mark.rule("DEQ-2", "DEQ-3", "TEL-8")
+@pytest.mark.parametrize("kind", [E4M3, E5M2], ids=str)
+@pytest.mark.parametrize("shape", [(128, 128), (32, 96), (2, 64, 160), (288, 4256)], ids=str)
+def test_values_of_columns_are_those_of_the_transpose(kind, shape, monkeypatch):
+    """Every code under every scale, in calls that repeat earlier ones and in buffers that change."""
+    monkeypatch.setattr(repeats, "_repeats", {})
+    torch.manual_seed(6)
+    made = te.MXFP8Quantizer(kind, rowwise=False)(torch.randn(shape))
+    scales = made._columnwise_scale_inv
+    for turn, dtype in product(range(3), TYPES):
+        fill(made._columnwise_data)
+        fill(made._columnwise_scale_inv)
+        rows = made.record("column").row
+        q = fp4ref.Quantized(
+            mxfp8(kind), rows.data.shape, "float32", "linear_padded", row=rows.mapped(torch.Tensor.contiguous)
+        )
+        wanted = fp4ref.dequantize(q, str(dtype)[6:], backend="numpy").t().reshape(shape)
+        values = made.dequantize(dtype=dtype)
+        assert same(values, wanted), (turn, dtype)
+        assert values.is_contiguous()
+        made._columnwise_data = torch.zeros_like(made._columnwise_data)
+    for other in (torch.zeros(scales.shape[0], 2 * scales.shape[1], dtype=torch.uint8)[:, ::2], scales.t().clone().t()):
+        other.copy_(scales)
+        made._columnwise_scale_inv = other
+        again = made.dequantize()
+        made._columnwise_scale_inv = scales
+        assert same(again, made.dequantize())
+    moved = te.swizzle_scales_for_gemm_(made.clone()) if hasattr(te, "swizzle_scales_for_gemm_") else None
+    assert moved is None or same(moved.dequantize(), made.dequantize())
+    call = Call("column_values", mxfp8(kind), shape=(128, 128), to="float32")
+    codes = torch.zeros(128, 128, dtype=torch.uint8)
+    one = 0x38 if kind is E4M3 else 0x3C
+    for across, lines in ((True, codes[:4]), (False, codes[:, :4])):
+        assert (registry.choose(call, "cpu")(call, codes + one, lines + 128, across) == 2.0).all()
+        with pytest.raises(ShapeError):
+            registry.choose(call, "cpu")(call, codes, lines[:3, :3], across)
+        with pytest.raises(DTypeError):
+            registry.choose(call, "cpu")(call, codes, lines.float(), across)

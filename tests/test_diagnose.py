@@ -17,7 +17,8 @@ from fp4ref.conformance.diagnosis.stages import by_stages
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.families.variants import Topic
 from fp4ref.conformance.mistakes import MISTAKES, Exhibit, kernel_of, scale_readers
-from fp4ref.conformance.mistakes.sides import EVERY, code_side, scale_side
+from fp4ref.conformance.mistakes.exhibit import EVERY
+from fp4ref.conformance.mistakes.sides import code_side, scale_side
 from fp4ref.layout import LAYOUTS, layout
 from fp4ref.model.quantize import quantize
 from fp4ref.quantized import DirectionData

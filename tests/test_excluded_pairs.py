@@ -16,15 +16,18 @@ from fp4ref.conformance.diagnosis.likely_pairs import LikelyPairs
 from fp4ref.conformance.diagnosis.readings import FAILURES
 from fp4ref.conformance.diagnosis.search import Search
 from fp4ref.conformance.mistakes import MISTAKES
-from fp4ref.conformance.mistakes.kernel import kernel_of, over_block
+from fp4ref.conformance.mistakes.exhibit import EVERY, Exhibit
+from fp4ref.conformance.mistakes.kernel import kernel_of, over_block, over_tensor
+from fp4ref.conformance.mistakes.readers import DECLARED
 from fp4ref.conformance.mistakes.record import Slot, known, of
-from fp4ref.conformance.mistakes.sides import EVERY, Exhibit, code_side, scale_side
+from fp4ref.conformance.mistakes.sides import code_side, scale_side
 from fp4ref.layout import layout
 from fp4ref.packing import pack
 from fp4ref.quantized import DirectionData
 from fp4ref.specs import MXFP4, MXFP8_E4M3, NVFP4, NVFP4_RHT
 
 SPECS = (NVFP4, MXFP4, MXFP8_E4M3, NVFP4_RHT)
+F = np.float32
 BEFORE = [one for one in MISTAKES if one.stage not in AFTER_SCALES and not one.alone]
 ORDER = list(Slot)
 CASES = 20  # of each specification
@@ -140,6 +143,32 @@ def test_pairs_that_are_left_out_do_not_make_the_bytes(spec):
     assert not any(map(search.whole, out))
 
 
+@pytest.mark.rule("CNF-2", "FOS-6")
+@pytest.mark.parametrize("seed", few(range(12), 2))
+def test_scale_bytes_of_neither_candidate_refute_a_search_of_4over6(seed):
+    """A kernel may have chosen its own bytes, whatever its mistake; of other bytes, most are of neither candidate."""
+    source, refuted = random.Random(seed), 0
+    starts = [start for start in Search(NVFP4, [], False, 0.0, False).starts if start.kernel.search is not None]
+    for start, mistake in zip(source.sample(starts, 8), source.sample(BEFORE, 8), strict=True):
+        kernel = (start.but(mistake) or start).kernel
+        try:
+            search = searched(NVFP4, kernel)
+        except FAILURES:
+            continue
+        with np.errstate(all="ignore"):
+            assert all(part.may_choose(kernel) for part in search.parts)
+            odd = searched(NVFP4, kernel_of(NVFP4))
+            refuted += sum(not part.may_choose(kernel) for part in odd.parts)
+            alike = [part.may_choose(kernel) or not matches(part, kernel) for part in odd.parts]
+            assert all(alike)
+    assert refuted
+
+
+def matches(part, kernel):
+    side = part.side(kernel)
+    return side is not None and part.scales_match(kernel, side, DECLARED)
+
+
 def known_pair(first, second):
     """Return whether two mistakes of NVFP4 are tried together where they make the bytes."""
     both = together(Search(NVFP4, [], False, 0.0, False).starts[0], first, second)
@@ -147,7 +176,7 @@ def known_pair(first, second):
 
 
 def away(t):
-    return np.float32(2) * t
+    return F(2) * t
 
 
 @pytest.mark.rule("CNF-2", "SPC-21")
@@ -171,17 +200,26 @@ def other(kernel, field):
 
 @pytest.mark.rule("CNF-2", "SPC-21")
 def test_constants_count_although_they_change_nothing_alone():
-    first = known(
-        Slot.AMAX, "acme.largest", "another constant", constants=lambda k: k._replace(scale_max=np.float32(1))
+    first = known(Slot.AMAX, "acme.normal", "another constant", constants=lambda k: k._replace(smallest_normal=F(1)))
+    reads = known(Slot.SCALE, "acme.reads", "the scale reads it", block_scale=lambda amax, g, k: g * k.smallest_normal)
+    assert known_pair(first, reads)
+
+
+@pytest.mark.rule("CNF-2", "SPC-21")
+def test_maxima_of_a_mistake_may_depend_on_whether_nan_is_kept():
+    """A profile that keeps NaN is tried with a mistake that takes the usual maximum where NaN is not kept."""
+    mistake = known(
+        Slot.AMAX,
+        "acme.keeps",
+        "amax doubles",
+        amax=lambda values, nan, row: over_tensor(values, nan, row) * F(1 + nan),
     )
-    scaled = known(
-        Slot.SCALE, "acme.of-constant", "the scale is a constant", block_scale=lambda amax, g, k: amax * g * k.scale_max
-    )
-    kept = known(Slot.GLOBAL, "acme.kept", "the global scale is a constant", global_scale=lambda amax, k: amax * 0 + 1)
-    both = together(Search(NVFP4, [], False, 0.0, False).starts[0], first, scaled)
-    assert both is not None
-    assert known_pair(first, scaled)
-    assert known_pair(first, kept)
+    found = Search(NVFP4, [], False, 0.0, False)
+    profile = next(start for start in found.starts if start.profile == "torchao.nvfp4_2lvl")
+    made = profile.but(mistake)
+    assert profile.kernel.keep_nan
+    with np.errstate(all="ignore"):
+        assert not pairs_of(searched(NVFP4, made.kernel), [mistake]).excluded_from(profile)(mistake, made)
 
 
 def test_every_field_of_a_kernel_has_a_step_or_ends_the_search_for_what_is_left_out():

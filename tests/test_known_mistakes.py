@@ -14,6 +14,7 @@ import fp4ref
 from fp4ref.arithmetic import ARITHMETIC, TE, register_arithmetic
 from fp4ref.catalogue import resolve
 from fp4ref.cli import main
+from fp4ref.cli.common import REFUSED
 from fp4ref.conformance.diagnosis.support import tellable
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.mistakes import MISTAKES, Mistake, Slot, elsewhere, kernel_of, known, register
@@ -111,7 +112,20 @@ def test_a_mistake_whose_function_fails_says_so_and_harms_no_other(code, why):
     printed = " ".join(run("acme.broken").stdout.split())
     assert "it makes no bytes, in the first because of " in printed
     assert why in printed
+    assert run("acme.broken").exit_code == (REFUSED if found.failures == found.cases else 0)
     assert effect(mistake_named(TWICE[0]), MXFP4).alike == (TWICE[1],)
+
+
+@pytest.mark.usefixtures("swapped")
+def test_a_mistake_that_never_makes_bytes_ends_with_a_status():
+    def fails(codes):
+        raise ValueError("never")
+
+    register(known(Slot.CODE, "acme.never", "a function that always fails", code=fails))
+    never = run("acme.never", "--spec", "mxfp4")
+    assert never.exit_code == REFUSED
+    assert "it makes no bytes, in the first because of ValueError: never" in " ".join(never.stdout.split())
+    assert run("acme.*").exit_code == run(TWICE[0]).exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,20 @@ def test_where_says_what_it_needs(line: str, said: str) -> None:
     assert said in " ".join(result.output.split())
 
 
+@pytest.mark.parametrize(
+    ("line", "rules"),
+    [
+        ("37 130 --shape 128x256 --layout tiled_128x4", "PACK-1, BLK-1, LAY-3"),
+        ("37 130 --shape 128x256 --packing pairs_16", "PACK-8, BLK-1, LAY-1, LAY-3"),
+        ("1 2 --shape 64x64 --spec nvfp4-2d --layout linear", "PACK-1, BLK-7, LAY-1"),
+        ("--shape 64x64 --data-byte 5 --spec mxfp8-e4m3 --layout tiled_8x4", "PACK-3, BLK-1, LAY-4"),
+        ("--shape 64x64 --scale-byte 5 --spec mxfp6-e2m3 --layout linear", "LAY-1, BLK-1"),
+    ],
+)
+def test_where_names_the_rules_of_a_place(line: str, rules: str) -> None:
+    assert fp4("where", *line.split()).output.splitlines()[0].endswith(f" [{rules}]")
+
+
 def test_a_sum_of_one_number_is_not_told_twice() -> None:
     output = fp4("where", "1", "0", "--shape", "4x16", "--layout", "linear").output
     assert "linear byte = 1\n" in output

@@ -23,10 +23,11 @@ from fp4ref.conformance.diagnosis.support import supported
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.mistakes import MISTAKES, Exhibit, kernel_of
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
+from fp4ref.conformance.mistakes.exhibit import EVERY
 from fp4ref.conformance.mistakes.places import BLOCK, EVERYWHERE, ROW, Place, Units
 from fp4ref.conformance.mistakes.predicates import at_least, residues
 from fp4ref.conformance.mistakes.readers import DECLARED
-from fp4ref.conformance.mistakes.sides import EVERY, before_codec, code_side, scale_side
+from fp4ref.conformance.mistakes.sides import before_codec, code_side, scale_side
 from fp4ref.layout import layout
 from fp4ref.model.quantize import quantize
 from fp4ref.model.tiles import join

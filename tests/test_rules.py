@@ -16,6 +16,7 @@ from fp4ref.cli.rules import rules as command
 from fp4ref.conformance.families.rules import NEAREST
 from fp4ref.errors import FileError, UnknownNameError
 from fp4ref.proof import records
+from fp4ref.proof.catalogue import claims_of
 from fp4ref.spec import from_json
 from fp4ref.specs import NVFP4, OWN
 from fp4ref.standard.places import by_room
@@ -337,6 +338,18 @@ LISTS = (
 
 
 @pytest.mark.sampled(4)
+@pytest.mark.usefixtures("rules_read_once")
+@pytest.mark.parametrize(("rule", "many"), [("BLK-4", True), ("HAD-1", False)])
+def test_statements_of_many_certificates_are_left_to_prove(rule: str, many: bool) -> None:
+    printed = " ".join(CliRunner(env={"COLUMNS": ""}).invoke(main, ["rules", rule]).stdout.split())
+    claims = claims_of(rule)
+    assert claims
+    for claim in claims:
+        assert claim.name.removesuffix(f"/{claim.subject}") in printed
+        assert (" ".join(claim.statement.split()) in printed) is not many
+    assert (f"`fp4ref prove --list {rule}` states what each certificate proves" in printed) is many
+
+
 @pytest.mark.usefixtures("rules_read_once")
 @pytest.mark.parametrize("line", [*(f"rules {name}" for name in ("BLK-3", "LAY-14", "SR-7", "FIL-3")), *LISTS])
 def test_lists_and_texts_are_wrapped_between_words(line: str) -> None:

@@ -29,13 +29,14 @@ def run_at(function: Callable[[Any], Any], job: Any, elements: int) -> None:
     if others <= 0:
         function(job)
         return
-    team = _team(others)
-    for worker in team:
-        worker.begin(function, job)
+    team: list[_Worker] = []
     try:
+        _gather(team, others)
+        for worker in team:
+            worker.begin(function, job)
         function(job)
     finally:
-        errors = [worker.end() for worker in team]
+        errors = _ended(team)
     for error in errors:
         if error is not None:
             raise error
@@ -47,53 +48,43 @@ class _Worker:
     def __init__(self) -> None:
         self._given, self._done = threading.Lock(), threading.Lock()
         self._given.acquire()
-        self._done.acquire()
-        self._busy = False
+        self._begun = self._busy = False
         self._error: BaseException | None = None
         threading.Thread(target=self._work, name="fp4ref-cpu", daemon=True).start()
 
     def begin(self, function: Callable[[Any], Any], job: Any) -> None:
         """Start a job."""
-        self._function, self._job, self._busy = function, job, True
+        self._function, self._job, self._done = function, job, threading.Lock()
+        self._done.acquire()
+        self._busy = self._begun = True
         self._given.release()
 
     def end(self) -> BaseException | None:
-        """Wait for the job, which writes into buffers that the caller may drop; return an error of it.
-
-        After an interrupt the state of the locks is not known: the worker is not used again.
-        """
-        interrupt: BaseException | None = None
-        while interrupt is None or self._busy:
-            try:
-                self._done.acquire()
-                break
-            except BaseException as error:  # noqa: BLE001 - raised by the caller once no thread works for it
-                interrupt = error
-        if interrupt is not None:
-            _workers.remove(self)
-            return interrupt
+        """Wait for the job, if it has begun, and return an error of it. After an interrupt this may be called again."""
+        while self._begun and self._busy:
+            self._done.acquire()
+        self._begun = False
         found, self._error, self._job = self._error, None, None
-        _idle.append(self)
         return found
 
     def _work(self) -> None:
         while True:
             self._given.acquire()
+            done = self._done  # the next job has another one
             try:
                 self._function(self._job)
             except BaseException as error:  # noqa: BLE001 - raised by the caller
                 self._error = error
             self._busy = False
-            self._done.release()
+            done.release()
 
 
 _workers: list[_Worker] = []
 _idle: list[_Worker] = []
 
 
-def _team(size: int) -> list[_Worker]:
-    """Return workers without a job, `size` at most: fewer if another caller has them, or if no thread starts."""
-    team: list[_Worker] = []
+def _gather(team: list[_Worker], size: int) -> None:
+    """Add workers without a job, `size` at most: fewer if another caller has them, or if no thread starts."""
     while len(team) < size:
         try:
             team.append(_idle.pop())
@@ -106,7 +97,21 @@ def _team(size: int) -> list[_Worker]:
                 break
             _workers.append(worker)
             team.append(worker)
-    return team
+
+
+def _ended(team: list[_Worker]) -> list[BaseException | None]:
+    """Wait for workers, which write into buffers that the caller may drop, and give them back; return their errors.
+
+    An interrupt does not end the wait: it is one of the errors.
+    """
+    errors: list[BaseException | None] = []
+    while team:
+        try:
+            errors.append(team[-1].end())
+            _idle.append(team.pop())
+        except BaseException as error:  # noqa: BLE001 - raised by the caller once no thread works for it
+            errors.append(error)
+    return errors
 
 
 def _forget() -> None:

@@ -36,14 +36,17 @@ def one_direction(
     bound = programs.bind(operation((amax,)), call, [x, noop, *of_one(_there(x, amax), random_bits, out)])
     if bound is None:
         return None
+    of_host = type(amax) is np.ndarray
 
     def again(
         x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None, noop: Any = None
     ) -> DirectionData:
         if amax is None and random_bits is None and out is None:
             parts = bound(x)
-        else:
+        elif of_host:
             parts = bound(x, noop, *of_one(_there(x, amax), random_bits, out), numbers=bits_of((amax,)))
+        else:
+            parts = bound(x, noop, amax, random_bits, *(out or NOTHING))
         return DirectionData(*parts) if parts else otherwise(call, x, amax, random_bits, out, noop)
 
     return again
@@ -68,14 +71,18 @@ def both_directions(
     bound = programs.bind(operation(amax), call, [x, noop, *of_both(_both_there(x, amax), random_bits, out)])
     if bound is None:
         return None
+    of_host = any(type(part) is np.ndarray for part in amax)
 
     def again(
         x: Any, amax: Directions = NONE, random_bits: Directions = NONE, out: Directions = NONE, noop: Any = None
     ) -> tuple[DirectionData, DirectionData]:
         if amax is NONE and random_bits is NONE and out is NONE:
             parts = bound(x)
-        else:
+        elif of_host:
             parts = bound(x, noop, *of_both(_both_there(x, amax), random_bits, out), numbers=bits_of(amax))
+        else:
+            row, column = out.row or NOTHING, out.column or NOTHING
+            parts = bound(x, noop, amax[0], random_bits[0], *row, amax[1], random_bits[1], *column)
         if parts is None:
             row, column = otherwise(call, x, amax, random_bits, out, noop)
             return row, column

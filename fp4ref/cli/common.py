@@ -155,11 +155,6 @@ def repeat_options(options: Iterable[str]) -> str:
     return shlex.join(str(word) for pair in each for word in pair)
 
 
-def tensor_count(count: int) -> str:
-    """Return a number of tensors in words."""
-    return f"{count} tensor{'' if count == 1 else 's'}"
-
-
 def printable(text: str) -> str:
     """Return text whose control characters are shown escaped: names from files do not steer a terminal."""
     if text.isprintable():

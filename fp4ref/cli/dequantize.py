@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fp4ref import api
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.cli.common import force_option, load_spec, progress, spec_files, tensor_count
-from fp4ref.cli.selection import select
+from fp4ref.cli.common import force_option, load_spec, progress, spec_files
+from fp4ref.cli.selection import select, tensor_count
 from fp4ref.conformance.dumps.files import read_dump
 from fp4ref.conformance.dumps.form import STORED
 from fp4ref.files import files_of, write_tensors

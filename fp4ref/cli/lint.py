@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fp4ref.cli.common import REFUSED, force_option, paragraph, printable, progress, tensor_count
+from fp4ref.cli.common import REFUSED, force_option, paragraph, printable, progress
+from fp4ref.cli.selection import tensor_count
 from fp4ref.errors import FileError
 from fp4ref.files.kinds import HTML, SARIF
 from fp4ref.files.targets import require_target, write_bytes

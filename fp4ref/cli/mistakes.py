@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
 
-from fp4ref.cli.common import load_every_extension, load_spec, paragraph
+from fp4ref.cli.common import REFUSED, load_every_extension, load_spec, paragraph
 from fp4ref.cli.selection import is_pattern, matches
 from fp4ref.errors import DomainError, Fp4Error, UnknownNameError
 from fp4ref.kernels import INPUTS
@@ -44,6 +45,8 @@ def mistakes(name: str, stage: str, rule: str, spec: str, operation: str, layout
     With a NAME, also say which of the small aimed cases of a specification the mistake changes, and which other
     mistakes make the same bytes there: a diagnosis cannot tell these apart. A NAME may be a pattern. Mistakes that you
     registered are among them.
+
+    Exit status: 0, or 2 for a mistake that makes no bytes in any case, since a diagnosis can never tell it.
     """
     from fp4ref.conformance.verdict.known_mistakes import known_mistakes
 
@@ -62,6 +65,13 @@ def mistakes(name: str, stage: str, rule: str, spec: str, operation: str, layout
             _detail(each, effects[each.name])
     else:
         _list(found, len(every))
+    if any(_fails(effect) for effect in effects.values()):
+        sys.exit(REFUSED)
+
+
+def _fails(effect: Effect | None) -> bool:
+    """Return True if a mistake makes bytes in no case."""
+    return effect is not None and 0 < effect.cases == effect.failures
 
 
 def _unknown(name: str, every: Iterable[KnownMistake], spec: str) -> Fp4Error:
@@ -137,7 +147,7 @@ def _detail(each: KnownMistake, effect: Effect | None) -> None:
     if effect.failures:
         which = f"in {effect.failures} of {effect.cases} small aimed cases it makes no bytes"
         paragraph(f"under {effect.spec}: {which}, in the first because of {effect.error}", 2)
-        if effect.failures == effect.cases:
+        if _fails(effect):
             return
     changed = sum(effect.changes.values())
     if not changed:

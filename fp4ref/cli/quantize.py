@@ -19,10 +19,9 @@ from fp4ref.cli.common import (
     progress,
     refuse_options,
     spec_files,
-    tensor_count,
 )
 from fp4ref.cli.quantize_checkpoint import quantize_checkpoint
-from fp4ref.cli.selection import is_pattern, select
+from fp4ref.cli.selection import is_pattern, select, tensor_count
 from fp4ref.conformance.dumps.files import Dump, DumpPlan, write_dump
 from fp4ref.errors import DomainError, DTypeError, FileError, Fp4Error, ShapeError
 from fp4ref.files import TensorFile, files_of, open_tensors

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from fp4ref import processors
 from fp4ref import rules as standard
 from fp4ref.cli.common import PIPE_WIDTH, console, paragraph, table, terminal_width
 from fp4ref.errors import UnknownNameError
@@ -32,6 +33,7 @@ Examples:
   fp4ref rules --write               write the generated parts of the chapters
 """
 COUNTED = 100  # rules of which citations are counted
+STATED = 6  # certificates of a rule whose statements are printed
 POINT = re.compile(r"\n(?=\* )")
 
 
@@ -43,6 +45,7 @@ POINT = re.compile(r"\n(?=\* )")
 @click.option("--check", is_flag=True, help="Report rules without citations, and citations without rules.")
 @click.option("--write", is_flag=True, help="Write the generated parts of the chapters from the records.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@processors.uncollected()
 def rules(
     names: tuple[str, ...],
     kind: str | None,
@@ -160,17 +163,21 @@ def _filled(part: str, width: int) -> list[str]:
 def _certificates(rule: standard.Rule) -> None:
     """Print one line for each claim about a rule: its name, the subjects by the state of their records, and its words.
 
-    Claims about several subjects have a name in common, followed by that of the subject.
+    Claims about several subjects have a name in common, followed by that of the subject. Where claims are many, only
+    `fp4ref prove --list` prints their words.
     """
     states: dict[tuple[str, str], dict[str, list[str]]] = {}
     for claim in claims_of(rule.id):
         name = claim.name.removesuffix(f"/{claim.subject}")
         states.setdefault((name, claim.statement), {}).setdefault(_state(claim), []).append(claim.subject)
+    many = len(states) > STATED
     if states:
         click.echo("certificates: (fp4ref prove NAME/SUBJECT replays one)")
     for (name, statement), subjects in states.items():
         told = "; ".join(f"{', '.join(its)}: {state}" for state, its in subjects.items())
-        paragraph(f"{name}  {told}  {statement}", 2)
+        paragraph(f"{name}  {told}" if many else f"{name}  {told}  {statement}", 2)
+    if many:
+        click.echo(f"`fp4ref prove --list {rule.id}` states what each certificate proves")
 
 
 def _state(claim: ProofClaim) -> str:

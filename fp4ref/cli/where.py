@@ -6,13 +6,16 @@ from typing import Any
 
 import click
 
+from fp4ref import packings
 from fp4ref.cli.common import load_spec, paragraph, print_sum
 from fp4ref.cli.options import direction_option
 from fp4ref.diagrams.place import NAMED, ElementPlace, Geometry, article, spoken
 from fp4ref.diagrams.request import parse_shape
 from fp4ref.layout import LAYOUTS, Layout, layout
 from fp4ref.packings import CANONICAL
+from fp4ref.spec import Spec
 
+BYTE = 8  # bits
 EPILOG = """\b
 Examples:
   fp4ref where 37 130 --shape 128x256
@@ -76,7 +79,16 @@ def where(
 
 
 def _sentence(place: ElementPlace, layouts: tuple[Layout, ...], packing: str = CANONICAL) -> str:
-    return place.sentence(tuple(found.name for found in layouts), packing)
+    """Return where an element is, with the rules of its data, its block and its scale. Rules: BLK-1, BLK-7, PACK-3."""
+    spec = place.geometry.spec
+    bits = spec.element.format.bits
+    of_data = "PACK-3" if bits == BYTE else packings.packing(packing, bits).rule
+    rules = dict.fromkeys((of_data, _block_rule(spec), *(found.rule for found in layouts)))
+    return f"{place.sentence(tuple(found.name for found in layouts), packing)} [{', '.join(rules)}]"
+
+
+def _block_rule(spec: Spec) -> str:
+    return "BLK-1" if spec.block.rows == 1 else "BLK-7"
 
 
 def scale_sentence(geometry: Geometry, offset: int, found: Layout) -> str:
@@ -93,4 +105,5 @@ def scale_sentence(geometry: Geometry, offset: int, found: Layout) -> str:
     row, last = scale[0] // block.rows * block.rows, min((scale[0] // block.rows + 1) * block.rows, geometry.matrix[0])
     first, stop = scale[1] * block.columns, min((scale[1] + 1) * block.columns, geometry.matrix[1])
     rows = f"row {row}" if last - row == 1 else f"rows {row} to {last - 1}"
-    return f"{start}: scale ({scale[0]}, {scale[1]}), of {rows}, columns {first} to {stop - 1} of {matrix}"
+    where = f"scale ({scale[0]}, {scale[1]}), of {rows}, columns {first} to {stop - 1} of {matrix}"
+    return f"{start}: {where} [{found.rule}, {_block_rule(geometry.spec)}]"

@@ -9,15 +9,40 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from fp4ref import api
-from fp4ref.quantized import DirectionData, Quantized
+from fp4ref import api, plans
+from fp4ref.arrays import viewer
+from fp4ref.layout import layout
+from fp4ref.quantized import DirectionData, Parts, Quantized
 from fp4ref.te import in_place, steps
 from fp4ref.te.cast import turner
 from fp4ref.te.dtypes import dtype_name
+from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
 
 Written: TypeAlias = Callable[..., None]  # of what was made, a buffer, a flag's word, and whether it is turned
 
 NAMES = ("_rowwise_data", "_rowwise_scale_inv", "_columnwise_data", "_columnwise_scale_inv")
+
+
+def for_products(
+    repeat: Callable[[Tensor], Parts], dtype: torch.dtype, like: DirectionData
+) -> Callable[[Tensor, Any], Any]:
+    """Return a function that makes storage as products read it, of matrices of a kind. like: columns of the first."""
+    view, (columns, rows), (high, wide) = viewer(), like.data.shape, like.scales.shape
+
+    def again(x: Tensor, quantizer: Any) -> Any:
+        row, column = repeat(x)
+        assert column is not None
+        held = {
+            "_rowwise_data": row and row.data,
+            "_columnwise_data": view(column.data, (rows, columns), (1, rows), 0),
+            "_rowwise_scale_inv": row and row.scales,
+            "_columnwise_scale_inv": view(column.scales, (wide, high), (high, 1), 0),
+            "_fp8_dtype": quantizer.dtype,
+            "_with_gemm_swizzled_scales": True,
+        }
+        return MXFP8TensorStorage.holding(held, quantizer, dtype)
+
+    return again
 
 
 def fill(
@@ -68,7 +93,7 @@ def _into(quantizer: Any, tensor: Tensor, made: Sequence[Any]) -> in_place.Into 
     (spec, directions, lie), turns = quantizer.asked(tensor), _turns(quantizer)
     x = tensor.view(-1, tensor.shape[-1])
     like: Quantized = api.quantize(x, spec, directions, lie)
-    fill = api.fill_again(x, spec, directions, lie, (like.row, like.column))
+    fill = plans.filling(x, spec, directions, layout(lie), (like.row, like.column))
     if fill is None or like.column is None or not any(turns):
         return fill and (lambda x, held: fill(x, _parts(held)))
     codes, scales, _ = like.column

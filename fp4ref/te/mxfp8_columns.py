@@ -26,7 +26,9 @@ def values(codes: Tensor, scales: Tensor | None, of: DType, swizzled: bool, dtyp
 
     swizzled: the scales are in the GEMM layout. Rules: DEQ-2, DEQ-3, TEL-8.
     """
-    if scales is None or not codes.is_contiguous() or not scales.is_contiguous():
+    if scales is None or torch.compiler.is_compiling() or not (_is_plain(codes) and _is_plain(scales)):
+        return None
+    if scales.device != codes.device:
         return None
     decode = _decoder(codes.shape, scales.shape, codes.device, of, swizzled, dtype, registry.registered())
     if decode is None:
@@ -34,6 +36,10 @@ def values(codes: Tensor, scales: Tensor | None, of: DType, swizzled: bool, dtyp
     if codes.dim() == 2:
         return decode(codes, scales)
     return decode(codes.view(-1, codes.shape[-1]), scales).view(codes.shape)
+
+
+def _is_plain(buffer: Tensor) -> bool:
+    return buffer.dtype is torch.uint8 and buffer.is_contiguous() and not buffer.is_neg()
 
 
 @lru_cache(maxsize=4096)

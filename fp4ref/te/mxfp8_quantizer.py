@@ -133,6 +133,8 @@ class MXFP8Quantizer(Quantizer):
         if repeat is None:
             return None
         _, column = repeat(tensor.view(-1, width))
+        if column and flat and self.internal and self.optimize_for_gemm:
+            return mxfp8_again.for_products(repeat, tensor.dtype, column)
         turns = [turner(part) or turned for part in column[:2]] if column else []
 
         def again(x: Tensor, quantizer: Self) -> Any:

@@ -36,15 +36,24 @@ def new_buffers(
         if size * dtype.itemsize <= SMALL:
             piece, view = torch.zeros(size, dtype=dtype, device=device, **options), viewer()
             return made, [view(piece, *place) for place in places]
-    return made, [torch.zeros(shape, dtype=dtype, device=device, **options) for shape in zeros]
+    if short is None or device.type in FILLED:
+        return made, [torch.zeros(shape, dtype=dtype, device=device, **options) for shape in zeros]
+    return made, [short(shape, strides, dtype).zero_() for shape, strides, _ in _places(zeros, dtype)[0]]
 
 
 def _short(device: torch.device) -> Callable[..., Tensor] | None:
-    """Return the function by which torch's compiled graphs allocate on the current device; None without it."""
-    if device.type != "cuda" or device.index not in {None, torch.cuda.current_device()}:
-        return None
+    """Return the function by which torch's compiled graphs allocate on a device; None if it lacks it, or modes listen.
+
+    It allocates on the current device, in half the time of the public one.
+    """
+    there = device.type == "cpu" or (device.type == "cuda" and device.index in {None, torch.cuda.current_device()})
+    return None if not there or torch._C._len_torch_dispatch_stack() else _of_graphs(device.type)
+
+
+@lru_cache
+def _of_graphs(kind: str) -> Callable[..., Tensor] | None:
     found: Callable[..., Tensor] | None = getattr(
-        getattr(torch._C._dynamo, "guards", None), "_empty_strided_cuda", None
+        getattr(torch._C._dynamo, "guards", None), f"_empty_strided_{kind}", None
     )
     return found
 

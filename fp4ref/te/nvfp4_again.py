@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fp4ref import api
+from fp4ref import api, plans
+from fp4ref.arrays import viewer
 from fp4ref.given import Arguments
+from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Directions, Parts, Quantized
 from fp4ref.random_source import bits_by_key
 from fp4ref.te import in_place, nvfp4_drawn, rng, steps, swizzle
@@ -35,7 +37,16 @@ def made_again(quantizer: Any, tensor: Tensor) -> Callable[[Tensor, Any], Any] |
     settings, of, device = quantizer.settings(quantizer.optimize_for_gemm), _facts(tensor), tensor.device
     if not quantizer.stochastic_rounding:
         repeat = api.quantize_again(tensor, *how)  # which flattens its leading dimensions
-        return repeat and (lambda x, quantizer: quantizer.made(repeat(x), settings, of))
+        if repeat is None or tensor.dim() == 2 or not quantizer.rowwise_usage:
+            return repeat and (lambda x, quantizer: quantizer.made(repeat(x), settings, of))
+        view, sizes = viewer(), quantizer.convert_shape_for_fp4(tensor.shape)
+        strides = tuple(math.prod(sizes[at:]) for at in range(1, len(sizes) + 1))
+
+        def deep(x: Tensor, quantizer: Any) -> Any:
+            (codes, *rest), column = repeat(x)
+            return quantizer.made(((view(codes, sizes, strides, 0), *rest), column), settings, of)
+
+        return deep
     drawn = nvfp4_drawn.made_again(quantizer, tensor, how, settings)
     if drawn is not None:
         return drawn
@@ -100,7 +111,7 @@ def filled_again(
     made = quantizer.allocate(shape, tensor.dtype, device)
     held, wanted = ([part for each in buffers(of, matrix, *usages) for part in each or NONE] for of in (dst, made))
     x, like_parts = tensor.view(matrix), buffers(made, matrix, *usages)
-    repeat = api.fill_again(x, spec, directions, lie, like_parts, like or (None, None))
+    repeat = plans.filling(x, spec, directions, layout(lie), like_parts, like or (None, None))
     into = repeat and (lambda x, held, *bits: repeat(x, _parts_of(held), *bits))
     return in_place.filled(tensor, dst, NAMES, held, wanted, into, drawn if draws else None)
 

@@ -189,7 +189,7 @@ class NVFP4Quantizer(Quantizer):
         """Return the tensor of quantized bytes, storage if `internal`. of: the values."""
         dtype, shape, device = of
         (codes, scales, amax), (turned, its_scales, its_amax) = directions[0] or NOTHING, directions[1] or NOTHING
-        if codes is not None and len(shape) != 2:
+        if codes is not None and codes.dim() != len(shape):
             codes = codes.view(self.convert_shape_for_fp4(shape))
         values = {
             "_rowwise_data": codes,

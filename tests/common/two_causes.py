@@ -15,9 +15,10 @@ import fp4ref
 from fp4ref.conformance import families
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.mistakes import MISTAKES, kernel_of
+from fp4ref.conformance.mistakes.exhibit import EVERY, Exhibit
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import Mistake, Slot
-from fp4ref.conformance.mistakes.sides import EVERY, Exhibit, code_side, scale_side
+from fp4ref.conformance.mistakes.sides import code_side, scale_side
 from fp4ref.conformance.run import runner
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict.kernel_report import KernelReport

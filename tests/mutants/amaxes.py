@@ -18,7 +18,9 @@ class SignedAmax(NVFP4):
         return max(np.fmax.reduce(x, axis=None, initial=F(0)), F(0))
 
 
-@mutant("amax-last-row-of-128", says="misses the last row where the number of rows is a multiple of 128")
+@mutant(
+    "amax-last-row-of-64|amax-last-row-of-128", says="misses the last row where the number of rows is a multiple of 128"
+)
 class AmaxWithoutTheEndOfTheLastTile(NVFP4):
     """The number of rows of the last tile is rows % 128 - 1, which is -1 for a whole one."""
 

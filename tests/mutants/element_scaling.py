@@ -20,7 +20,7 @@ Square, e2m1, value = (_PLACES[name] for name in ("Square", "e2m1", "value"))
 CORRECT = ()
 
 
-@mutant("encode-flush-inputs", says="flushed.*when they are scaled.*in bfloat16 only", dtypes=ALL, release=True)
+@mutant("input-flush-elements", says="flushed.*elements are scaled only.*in bfloat16 only", dtypes=ALL, release=True)
 class BrainSubnormalsAreScaledAsZeros(NVFP4):
     def element(self, blocks, s, s_enc, t):
         small = (np.abs(blocks) < np.finfo(F).tiny) & (self.dtype.name == "bfloat16")
@@ -139,7 +139,7 @@ class SquareReciprocalInBfloat16(Square):
         return blocks * factor.astype(BF16).astype(F)[:, :, None]
 
 
-@mutant("", says="float16 before their codec.*in float16 only", dtypes=ALL, release=True)
+@mutant("", says="scaled elements are rounded to the input's type, in float16 only", dtypes=ALL, release=True)
 class SquareElementsInHalf(Somewhere):
     right = Square
 

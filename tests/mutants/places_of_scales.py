@@ -29,7 +29,7 @@ class TilesOfTheOtherLeadingDimension(NVFP4):
         return found.reshape(down * 128, across * 4)
 
 
-@mutant("", says="32 to 63 of each 64 are stored before 0 to 31", multiple=(128, 128), release=True)
+@mutant("", says="rows of scale bytes i and i . 32 are exchanged", multiple=(128, 128), release=True)
 class ScaleRowsExchangedBy32(NVFP4):
     def stored(self, byte):
         return exchanged(byte, 32)

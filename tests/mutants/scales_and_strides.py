@@ -299,7 +299,7 @@ class ScaleRowsRotated(Moved):
         return self.move_rows(byte, 32, [*range(16, 32), *range(16)])
 
 
-@mutant("layout-", says="scale bytes along a row 2i and 2i . 1 are exchanged")
+@mutant("layout-|scales-of-block-xor-1", says="scale bytes along a row 2i and 2i . 1 are exchanged")
 class ScaleBlockPairsExchanged(Moved):
     def stored(self, byte):
         return self.move_columns(byte, 2, [1, 0])

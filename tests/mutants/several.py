@@ -69,7 +69,7 @@ class NibblesAndLinear(HighFirst):
     place = LinearScales.place
 
 
-@mutant("scale-double-fp16", "layout-128x4-down|layout-cutlass.sf_mn_major")
+@mutant("scale-double-fp16", "layout-digits|layout-cutlass.sf_mn_major")
 class DoubleAndDown(ThroughFloat16):
     place = TilesDown.place
 
@@ -97,7 +97,7 @@ class NaiveNumPy(DividedBySix):
         return np.where(y == 0, 0, e2m1(y)).astype(np.uint8)
 
 
-@mutant("scale-codec-up", "layout-128x4-down|layout-cutlass.sf_mn_major")
+@mutant("scale-codec-up", "layout-digits|layout-cutlass.sf_mn_major")
 class UpAndColumnMajor(NVFP4):
     def scale_byte(self, t):
         return ScaleUp.scale_byte(self, t)
@@ -321,7 +321,7 @@ class RowsUpAndCut(RowScaled):
         return np.where(np.isnan(y), 7, code + 8 * np.signbit(y)).astype(np.uint8)
 
 
-@mutant("amax-tail|amax-other|amax-inferred-columns-past-16", "layout-128x4-down|layout-cutlass.sf_mn_major")
+@mutant("amax-tail|amax-other|amax-inferred-columns-past-16", "layout-digits|layout-cutlass.sf_mn_major")
 class TailAndColumnMajor(NVFP4):
     """The last columns of each row are not in the amax, and tiles go down first."""
 

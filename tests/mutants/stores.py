@@ -42,7 +42,7 @@ class TiledTwice(NVFP4):
         return tiled(tiled(scales))
 
 
-@mutant("layout-128x4-down|layout-cutlass.sf_mn_major")
+@mutant("layout-digits|layout-cutlass.sf_mn_major")
 class TilesDown(NVFP4):
     def place(self, scales):
         return tiled(scales, order=(3, 0, 2, 1, 4))
@@ -54,7 +54,7 @@ class AxesExchanged(NVFP4):
         return tiled(scales, order=(0, 3, 1, 2, 4))
 
 
-@mutant("layout-order|layout-128x4")
+@mutant("layout-digits")
 class UnnamedOrder(NVFP4):
     def place(self, scales):
         return tiled(scales, order=(3, 0, 4, 1, 2))
@@ -133,7 +133,7 @@ class RowsByFours(NVFP4):
         return tiled(scales, order=(0, 3, 2, 1, 4), inner=4)
 
 
-@mutant("layout-128x4-down|layout-cutlass.sf_mn_major")
+@mutant("layout-digits|layout-cutlass.sf_mn_major")
 class TilesColumnMajor(MXFP8):
     def place(self, scales):
         right = tiled(scales)
@@ -349,7 +349,7 @@ class RowsOfEightReversed(MXFP8):
         return right.reshape(-1, 8, 16)[:, ::-1].reshape(right.shape)
 
 
-@mutant("layout-inferred-16|scales-of-row-xor-96")
+@mutant("layout-digits", says="digit m1 is stored XOR 3")
 class QuartersReversed(NVFP4):
     """The four groups of 32 rows of a tile, the last first."""
 

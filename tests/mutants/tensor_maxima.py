@@ -25,7 +25,7 @@ class AmaxOfTheFirstElements(NVFP4):
         return super().amax(x.reshape(-1)[: 1 << 12])
 
 
-@mutant("", says="rows i and i \\^ 64 are exchanged|64 to 127", release=True)
+@mutant("", says="rows of scale bytes i and i \\^ 64 are exchanged", release=True)
 class ScaleRowsExchangedBy64(NVFP4):
     def stored(self, byte):
         return exchanged(byte, 64)
@@ -54,7 +54,7 @@ class LastTileOfRowsNotWritten(MXFP4):
         return byte
 
 
-@mutant("", says="rows from 32768 on|32768", release=True)
+@mutant("", says="rows from 32,768 on", release=True)
 class RowsPastAShort(NVFP4):
     """short row: rows from 32768 on are not written."""
 

@@ -20,8 +20,8 @@ from fp4ref.conformance.diagnosis.explanations import Diagnosis
 from fp4ref.conformance.diagnosis.refuted import Refuted
 from fp4ref.conformance.diagnosis.session import Session
 from fp4ref.conformance.diagnosis.special_input import LEAST, SMALLEST
+from fp4ref.conformance.mistakes.exhibit import CaseLike
 from fp4ref.conformance.mistakes.readers import DECLARED
-from fp4ref.conformance.mistakes.sides import CaseLike
 from fp4ref.layout import layout
 from fp4ref.names import load_extensions
 from fp4ref.quantized import DirectionData

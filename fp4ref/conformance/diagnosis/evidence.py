@@ -24,11 +24,13 @@ from fp4ref.conformance.diagnosis.marks import Marked, Tier
 from fp4ref.conformance.diagnosis.read_parts import ReadPart
 from fp4ref.conformance.diagnosis.readings import FAILURES
 from fp4ref.conformance.diagnosis.special_input import Special
+from fp4ref.conformance.judge.compare import unequal
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST, DataReader
+from fp4ref.conformance.mistakes.exhibit import EVERY
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.places import Place
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader
-from fp4ref.conformance.mistakes.sides import EVERY, code_side, scale_side
+from fp4ref.conformance.mistakes.sides import code_side, scale_side, scales_tried
 from fp4ref.formats import Codes, F, Floats
 from fp4ref.specs import OWN
 
@@ -233,6 +235,18 @@ class Part(ReadPart):
             except FAILURES:
                 return None
         return self.side(kernel)
+
+    def may_choose(self, kernel: Kernel) -> bool:
+        """Return False if 4over6 tries scale bytes of which none is the candidate's, so that no choice makes these."""
+        got = None if kernel.search is None else self.declared_scales
+        try:
+            tried = [] if got is None else scales_tried(kernel, self.item.exhibit, self.rows, self.columns)
+        except FAILURES:
+            return True
+        if got is None or not tried or tried[0].shape != got.shape:
+            return True
+        bad = np.logical_and.reduce([unequal(kernel.spec.scale, got, one, kernel.spec) for one in tried])
+        return not (bad if self.blocks is None else bad & self.blocks).any()
 
     def scales_match(self, kernel: Kernel, side: ScaleSide, reader: ScaleReader) -> bool:
         """Return True if maxima and scale bytes are the candidate's."""

@@ -114,7 +114,7 @@ class Changes:
         """Return the fields of the kernel that decide what a mistake changes."""
         self._seen.clear()
         mistake.apply(self._traced)
-        return ALL if any(name.startswith("__") for name in self._seen) else ALL & self._seen
+        return ALL if self._seen - ALL - {"but"} else frozenset(self._seen - {"but"})
 
     def _same(self, part: Part, kernel: Kernel, side: ScaleSide, plain: ScaleSide) -> bool:
         """Return True if a kernel makes the plain one's intermediate values."""
@@ -209,7 +209,7 @@ def _other_amax(part: Part, kernel: Kernel, side: ScaleSide) -> bool:
 
 
 def _traced(plain: Kernel, seen: set[str]) -> Kernel:
-    """Return a kernel that notes which of its fields are read. A name with underscores stands for all of them."""
+    """Return a kernel that notes which of its attributes are read."""
 
     class Traced(Kernel):
         def __getattribute__(self, name: str) -> Any:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.special_input import LEAST, Classified, Special
+from fp4ref.conformance.mistakes.exhibit import EVERY, CaseLike
 from fp4ref.conformance.mistakes.places import Place
-from fp4ref.conformance.mistakes.sides import EVERY, CaseLike
 from fp4ref.layout import Layout
 from fp4ref.quantized import DirectionData
 from fp4ref.spec import Spec

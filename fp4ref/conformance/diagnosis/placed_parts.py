@@ -21,10 +21,10 @@ from fp4ref.conformance.diagnosis.readings import FAILURES
 from fp4ref.conformance.diagnosis.scale_stage import given_amax
 from fp4ref.conformance.judge.compare import unequal
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
+from fp4ref.conformance.mistakes.exhibit import EVERY
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.places import Place, Tensor, Units, units_of
 from fp4ref.conformance.mistakes.readers import DECLARED
-from fp4ref.conformance.mistakes.sides import EVERY
 from fp4ref.formats import Codes, F
 from fp4ref.spec import Granularity
 

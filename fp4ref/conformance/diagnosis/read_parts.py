@@ -16,9 +16,9 @@ from fp4ref.conformance.diagnosis.glances import FEWEST, Found, Glance
 from fp4ref.conformance.diagnosis.marks import Marked, Tier
 from fp4ref.conformance.judge.compare import unequal
 from fp4ref.conformance.mistakes.data_readers import ABSENT, LOST, LOW_FIRST, DataReader
+from fp4ref.conformance.mistakes.exhibit import EVERY
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader
-from fp4ref.conformance.mistakes.sides import EVERY
 from fp4ref.formats import Codes
 
 GLANCED = 1 << 17  # elements of a case whose readers are all looked at before one is compared

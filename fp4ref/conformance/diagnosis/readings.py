@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.mistakes.data_readers import DataReader
+from fp4ref.conformance.mistakes.exhibit import CaseLike, Exhibit
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, fits
-from fp4ref.conformance.mistakes.sides import CaseLike, Exhibit
 from fp4ref.conformance.mistakes.tile_places import Offsets
 from fp4ref.errors import Fp4Error
 from fp4ref.formats import Codes, F

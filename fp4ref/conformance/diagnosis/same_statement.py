@@ -14,8 +14,9 @@ from fp4ref.conformance import families
 from fp4ref.conformance.diagnosis.evidence import Item
 from fp4ref.conformance.diagnosis.hypotheses import ORDER, Hypothesis
 from fp4ref.conformance.diagnosis.readings import FAILURES
-from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.sides import EVERY, Exhibit, code_side, scale_side
+from fp4ref.conformance.mistakes.exhibit import EVERY, Exhibit
+from fp4ref.conformance.mistakes.kernel import Kernel, kernel_of
+from fp4ref.conformance.mistakes.sides import code_side, scale_side
 from fp4ref.formats import F
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
@@ -34,10 +35,12 @@ def distinct(spec: Spec, items: Sequence[Item], found: Sequence[Hypothesis]) -> 
     kinds = list(dict.fromkeys((exhibit.dtype.name, exhibit.case.direction) for exhibit in wrong))
     probes = [probe for name, direction in kinds for probe in _probes(spec, name, direction)]
     kept: dict[Hashable, Hypothesis] = {}
+    right = _made(Hypothesis(kernel_of(spec)), probes)
     for one in found:
         other_spec = one.kernel.spec != spec  # such as a profile, or another format
         made = None if other_spec or one.measured else _made(one, probes)
-        key: Hashable = id(one) if made is None else (made, one.scales.name, one.data.name, one.padding, _places(one))
+        unseen = made is None or made == right  # in probes, which then do not tell it from others
+        key: Hashable = id(one) if unseen else (made, one.scales.name, one.data.name, one.padding, _places(one))
         other = kept.get(key)
         if other is None or _stage(one) > _stage(other):  # the nearest to what is written
             kept[key] = one

@@ -193,6 +193,8 @@ class Search:
             if not part.serves(kernel):
                 continue
             self._tick()
+            if left == 0 and not part.may_choose(kernel):
+                return
             side = part.side_after_amax(kernel)
             if side is None:
                 return

@@ -154,8 +154,7 @@ class Session:
         moved: Hypothesis | None = Hypothesis(kernel_of(self.spec))
         for mistake in hypothesis.mistakes:
             moved = moved and moved.but(mistake.at(exact) if exact.predicates else mistake)
-        whole = moved is not None and all(moved.explains(item) for item in self.items)
-        return self._told(moved) if moved is not None and whole else None
+        return self._told(moved) if moved is not None and all(map(moved.explains, self.items)) else None
 
     def _placed(self, tier: Tier) -> list[Hypothesis]:
         """Single mistakes that hold in one place only, the shortest description first."""
@@ -163,6 +162,7 @@ class Session:
             return []
         search = PlacedSearch(self.spec, self.items, tier, self._ticking(Share.PLACED))
         found = self._in_time(search.hypotheses) or self._in_time(search.of_values)
+        found = [h for h in found if not (h.kernel.placed or h.kernel.placed_values or h.measured)] or found
         return sorted(found, key=lambda hypothesis: sum(place.bits for place, _ in hypothesis.kernel.placed))
 
     def _placed_pairs(self, share: Share) -> list[Hypothesis]:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.readings import Readings
 from fp4ref.conformance.judge.excuses import per_block
+from fp4ref.conformance.mistakes.exhibit import EVERY, CaseLike
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
-from fp4ref.conformance.mistakes.sides import EVERY, CaseLike, scale_side
+from fp4ref.conformance.mistakes.sides import scale_side
 from fp4ref.formats import F
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import Layout

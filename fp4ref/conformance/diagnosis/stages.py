@@ -27,10 +27,10 @@ from fp4ref.conformance.diagnosis.measured.transform import transform_matrix
 from fp4ref.conformance.diagnosis.scale_stage import Tick, explained_scales, permuted, read_as, right_scales, with_each
 from fp4ref.conformance.diagnosis.support import tellable
 from fp4ref.conformance.mistakes import MISTAKES
+from fp4ref.conformance.mistakes.exhibit import EVERY
 from fp4ref.conformance.mistakes.kernel import kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED
 from fp4ref.conformance.mistakes.record import Slot
-from fp4ref.conformance.mistakes.sides import EVERY
 from fp4ref.spec import Spec
 
 BEFORE_AMAX = frozenset({Slot.INPUT, Slot.HADAMARD, Slot.AMAX})

@@ -11,6 +11,7 @@ from fp4ref.conformance.mistakes.directed import directed, limited_quotients
 from fp4ref.conformance.mistakes.directions import directions
 from fp4ref.conformance.mistakes.divisions import DIVISIONS
 from fp4ref.conformance.mistakes.elements import ELEMENTS
+from fp4ref.conformance.mistakes.exhibit import CaseLike, Exhibit
 from fp4ref.conformance.mistakes.global_scales import global_scale
 from fp4ref.conformance.mistakes.inputs import inputs
 from fp4ref.conformance.mistakes.kernel import Kernel, kernel_of
@@ -23,7 +24,6 @@ from fp4ref.conformance.mistakes.record import Mistake, Slot, collect, known
 from fp4ref.conformance.mistakes.scale_codecs import SCALE_CODECS
 from fp4ref.conformance.mistakes.scale_places import misplaced, squares
 from fp4ref.conformance.mistakes.scales import block_scale
-from fp4ref.conformance.mistakes.sides import CaseLike, Exhibit
 from fp4ref.conformance.mistakes.tensor_maxima import TENSOR_MAXIMA
 from fp4ref.conformance.mistakes.transforms import transforms
 from fp4ref.conformance.mistakes.unwritten_codes import missing

@@ -3,157 +3,39 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable
-from functools import cached_property
-from operator import is_
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.arithmetic import Constants
-from fp4ref.conformance.mistakes.kernel import BothDirections, Kernel, ScaleSide, Values, same
+from fp4ref.conformance.mistakes.exhibit import EVERY, Exhibit
+from fp4ref.conformance.mistakes.kernel import BothDirections, Kernel, ScaleSide, own_byte, same
 from fp4ref.errors import DomainError
 from fp4ref.formats import Codes, F, Floats
 from fp4ref.model.quantize import constants, made_nan
-from fp4ref.model.tiles import Matrix, join, split, widen
+from fp4ref.model.tiles import join, split
 from fp4ref.quantized import Direction
 from fp4ref.spec import Granularity, Metric
 
-EVERY = slice(None)
 ONE = np.ones((1, 1, 1, 1), F)  # the global scale, where there is none
 
 
-class CaseLike(Protocol):
-    """A call of a quantizer: the tensor, the direction, and the caller's other arguments."""
+class _BeforeBytes(NamedTuple):
+    """A kernel's stages up to the scale of each block before its codec, for some rows and columns."""
 
-    @property
-    def x(self) -> NDArray[Any]:
-        """The tensor, [..., K]."""
-
-    @property
-    def direction(self) -> Direction:
-        """The direction that is quantized."""
-
-    @property
-    def amax(self) -> Any:
-        """The caller's, or None for that of x."""
-
-    @property
-    def random_bits(self) -> Any:
-        """Uint8 [rows, columns] of the direction, or None."""
+    k: Constants
+    values: Floats
+    blocks: Floats
+    maxima: tuple[Floats, Floats] | None
+    used: Floats | None
+    g: Floats
+    block_amax: Floats
+    t: Floats
 
 
-class Exhibit:
-    """A case as matrices of its direction, read once."""
-
-    def __init__(self, case: CaseLike) -> None:
-        self.case = case
-        self.dtype = case.x.dtype
-        self.shape = Matrix(case.x, case.direction).shape
-        self._amax: dict[Any, tuple[Floats, Floats]] = {}
-        self._values: dict[Any, Values] = {}
-        self._drawn: tuple[Any, Codes] | None = None
-        self._changed: dict[bool, tuple[Any, Any, Floats]] = {}
-        self._made: dict[str, tuple[Any, tuple[Any, ...], Any]] = {}
-
-    @cached_property
-    def matrix(self) -> Floats:
-        """The direction's matrix, float32."""
-        return self._matrix(self.case.x)
-
-    def _matrix(self, x: NDArray[Any]) -> Floats:
-        return widen(Matrix(x, self.case.direction)[slice(0, self.shape[0]), slice(0, self.shape[1])])
-
-    def quantized(self, kernel: Kernel) -> Values:
-        """Return the values that a kernel quantizes."""
-        key = kernel.read, kernel.values, kernel.transform, kernel.turned, kernel.placed_values
-        if key not in self._values:
-            found = self._in_places(kernel) if kernel.placed_values else self._everywhere(kernel)
-            if len(self._values) > 3:
-                self._values.pop(next(iter(self._values)))
-            self._values[key] = found
-        return self._values[key]
-
-    def _everywhere(self, kernel: Kernel) -> Values:
-        raw = kernel.values(self.matrix if kernel.read is same else self._matrix(kernel.read(self.case.x)))
-        turned = self.case.direction in kernel.turned and raw.size
-        leading = np.shape(self.case.x)[:-2]
-        stacks = (leading[0], math.prod(leading)) if leading else (1, 1)
-        axis = 0 if self.case.direction == "row" else 1
-        return Values(raw, kernel.transform(raw) if turned and kernel.transform else raw, stacks, axis)
-
-    def _in_places(self, kernel: Kernel) -> Values:
-        """Return the values of a kernel that changes some of them, place by place."""
-        base = kernel.but(placed_values=())
-        found = self.quantized(base)
-        for place, apply in kernel.placed_values:
-            changed = apply(base)
-            assert changed is not None
-            inside = place.of_elements(self.case, kernel.spec.block.columns, EVERY, EVERY)
-            other = self.quantized(changed)
-            raw = np.where(inside, other.raw, found.raw)
-            plain = other.transformed is other.raw and found.transformed is found.raw
-            found = found._replace(
-                raw=raw, transformed=raw if plain else np.where(inside, other.transformed, found.transformed)
-            )
-        return found
-
-    def changed(self, kernel: Kernel, *, scaled: bool = False) -> Floats:
-        """Return the values after what a kernel does to them once the maximum was taken.
-
-        scaled: those that are scaled and encoded, not those that the maxima of blocks are taken of.
-        """
-        found = self.quantized(kernel).transformed
-        change = kernel.elements if scaled and kernel.elements is not None else kernel.quantized
-        if change is same:
-            return found
-        known = self._changed.get(scaled)
-        if known is None or known[0] is not change or known[1] is not found:
-            known = self._changed[scaled] = change, found, change(found)
-        return known[2]
-
-    def made(self, stage: str, at: Any, make: Callable[[], Any], *of: Any) -> Any:
-        """Return the result of a stage: made once for kernels in a row that share it and all that it depends on.
-
-        at: the rows and columns. of: the functions and arrays that it depends on, which nothing changes afterwards.
-        """
-        known = self._made.get(stage)
-        if known is None or known[0] != at or not all(map(is_, known[1], of)):
-            known = self._made[stage] = at, of, make()
-        return known[2]
-
-    def drawn(self, kernel: Kernel) -> Codes | None:
-        """Return the random bits that a kernel uses for the elements of the matrix, if it is given any."""
-        if self.case.random_bits is None:
-            return None
-        if self._drawn is None or self._drawn[0] is not kernel.bits:
-            self._drawn = kernel.bits, kernel.bits(np.asarray(self.case.random_bits))
-        return self._drawn[1]
-
-    def amax(self, kernel: Kernel) -> tuple[Floats, Floats] | None:
-        """Return the maximum as a kernel reports it, and as it uses it; None without a global scale."""
-        granularity = kernel.spec.global_scale
-        if granularity is Granularity.NONE:
-            return None
-        given = self.case.amax if kernel.takes_amax else None
-        source = kernel.read, kernel.values, kernel.transform, kernel.turned, kernel.placed_values
-        key = *source, kernel.amax, kernel.used, kernel.keep_nan, granularity, given is None
-        if key not in self._amax:
-            by_row, values = granularity is Granularity.ROW, self.quantized(kernel)
-            found = kernel.amax(values, kernel.keep_nan, by_row) if given is None else np.asarray(given, F).reshape(-1)
-            self._amax[key] = found, kernel.used(found, values)
-        return self._amax[key]
-
-
-@np.errstate(all="ignore")
-def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = EVERY) -> ScaleSide:
-    """Everything up to the scale bytes of some rows and columns, which start at a block."""
-    if kernel.placed:
-        return _placed_side(kernel, exhibit, rows, columns)
-    if kernel.other is not None:
-        return _other_side(kernel, exhibit)
+def _before_bytes(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice) -> _BeforeBytes:
+    """Return what a kernel without places makes up to the scale of each block; kernels in a row share its stages."""
     made, at, spec, block = exhibit.made, (rows, columns), kernel.spec, kernel.block
     k = made("constants", None, lambda: kernel.constants(constants(spec, exhibit.dtype)), kernel.constants, spec)
     changed = exhibit.changed(kernel)
@@ -169,6 +51,17 @@ def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = E
     block_amax = made("maxima", None, lambda: kernel.block_amax(seen, keep_nan), kernel.block_amax, seen, keep_nan)
     scale = kernel.block_scale
     t = made("t", None, lambda: made_nan(scale(block_amax, g, k), block_amax, g), scale, block_amax, g, k)
+    return _BeforeBytes(k, values, blocks, maxima, used, g, block_amax, t)
+
+
+@np.errstate(all="ignore")
+def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = EVERY) -> ScaleSide:
+    """Everything up to the scale bytes of some rows and columns, which start at a block."""
+    if kernel.placed:
+        return _placed_side(kernel, exhibit, rows, columns)
+    if kernel.other is not None:
+        return _other_side(kernel, exhibit)
+    k, values, blocks, maxima, used, g, block_amax, t = _before_bytes(kernel, exhibit, rows, columns)
     drawn = exhibit.drawn(kernel)
     bits = None if drawn is None else split(drawn[rows, columns], kernel.block)
     codes = None
@@ -177,14 +70,33 @@ def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = E
         byte = kernel.scale_byte(kernel.scale_codec.encode(t))
     else:
         codes, byte = _searched(kernel, blocks, t, block_amax, g, used, k)
-    down, across, high, _ = blocks.shape
-    told = kernel.stored(blocks, byte)
-    if told.shape != (down, across, high, 1):
-        told = np.broadcast_to(told, (down, across, high, 1))
-    by_row = told.transpose(0, 2, 1, 3).reshape(down * high, across)
-    scales = kernel.scales(by_row[: values.shape[0]])
+    scales = kernel.scales(_by_row(kernel.stored(blocks, byte), blocks, values))
     amax = None if maxima is None else kernel.report(maxima[0])
     return ScaleSide(amax, scales, blocks, bits, k, g, t, byte, codes, values.shape, used, block_amax)
+
+
+def _by_row(byte: Codes, blocks: Floats, values: Floats) -> Codes:
+    """Return a byte for each block as scale bytes [rows, blocks] of the values."""
+    down, across, high, _ = blocks.shape
+    if byte.shape != (down, across, high, 1):
+        byte = np.broadcast_to(byte, (down, across, high, 1))
+    return byte.transpose(0, 2, 1, 3).reshape(down * high, across)[: values.shape[0]]
+
+
+@np.errstate(all="ignore")
+def scales_tried(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice) -> list[Codes]:
+    """Return the scale bytes [rows, blocks] of each candidate of 4over6, of which a kernel keeps one for each block.
+
+    Empty for kernels that store another byte than one of them. Rules: FOS-1, FOS-6.
+    """
+    if kernel.search is None or kernel.placed or kernel.other is not None:
+        return []
+    if kernel.stored is not own_byte or kernel.scales is not same:
+        return []
+    made = _before_bytes(kernel, exhibit, rows, columns)
+    tried = (kernel.scale_value(t) for t in kernel.candidates(made.t, made.block_amax, made.g))
+    encode = kernel.scale_codec.encode
+    return [_by_row(kernel.scale_byte(encode(t)), made.blocks, made.values) for t in tried]
 
 
 def _global(kernel: Kernel, maxima: Floats, rows: slice, k: Constants) -> tuple[Floats, Floats]:

@@ -21,9 +21,10 @@ from fp4ref.conformance.diagnosis.readings import FAILURES
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.mistakes import DATA_READERS, MISTAKES, Exhibit, Kernel, Mistake, kernel_of, scale_readers
 from fp4ref.conformance.mistakes.data_readers import DataReader
+from fp4ref.conformance.mistakes.exhibit import EVERY
 from fp4ref.conformance.mistakes.readers import ScaleReader
 from fp4ref.conformance.mistakes.record import Cause
-from fp4ref.conformance.mistakes.sides import EVERY, code_side, scale_side
+from fp4ref.conformance.mistakes.sides import code_side, scale_side
 from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.conformance.verdict.violated import rules_of
 from fp4ref.errors import DomainError

@@ -15,9 +15,10 @@ from fp4ref.conformance.diagnosis.evidence import LARGE, Item, Part
 from fp4ref.conformance.diagnosis.measured.wrong_codes import WrongCodes
 from fp4ref.conformance.diagnosis.scale_stage import given_amax, given_scales
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
+from fp4ref.conformance.mistakes.exhibit import EVERY
 from fp4ref.conformance.mistakes.kernel import Kernel, kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED
-from fp4ref.conformance.mistakes.sides import EVERY, before_codec, code_side
+from fp4ref.conformance.mistakes.sides import before_codec, code_side
 from fp4ref.formats import Codec, Codes, F, Floats, Rounding, grid
 from fp4ref.model.tiles import join
 from fp4ref.spec import Spec
