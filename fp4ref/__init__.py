@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fp4ref import interrupts as _interrupts  # first, for the imports below
 from fp4ref import peers as _peers  # registers the profiles
 from fp4ref import peers_engines as _engines  # and those of engines
 from fp4ref.analysis import ErrorStatistics, error_statistics

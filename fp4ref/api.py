@@ -23,6 +23,7 @@ from fp4ref.errors import ShapeError
 from fp4ref.given import NOTHING, Arguments
 from fp4ref.layout import layout
 from fp4ref.memory import by_direction, require_apart
+from fp4ref.moves import Move, moving, results_moved
 from fp4ref.quantized import (
     DIRECTIONS,
     Column_co,
@@ -214,7 +215,7 @@ def dequantize(
 
     Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, DEQ-7, HAD-6, LAY-6, NUM-6, NUM-13.
     """
-    kinds = repeats.kinds_to_read(q, direction, out)
+    kinds = repeats.kinds_of_results([(q, (direction,))], out)
     key = "dequantize", kinds, direction, dtype, inverse_hadamard, backend
     again = repeats.find(key) if kinds else None
     if again:
@@ -252,7 +253,7 @@ def to_layout(
 
     Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-6, LAY-60.
     """
-    kinds = repeats.kind_of_bytes(q, *DIRECTIONS)
+    kinds = repeats.kinds_of_results([(q, DIRECTIONS)])
     key = "to_layout", kinds, kinds and q.spec.name, scale_layout, backend
     again = repeats.find(key) if kinds else None
     if again:
@@ -261,7 +262,7 @@ def to_layout(
     require_quantized("to_layout", q)
     target = layout(scale_layout)
     changed: dict[Direction, Any] = {}
-    bound: dict[Direction, Any] = {}
+    moves: dict[Direction, Move] = {}
     for name in DIRECTIONS:
         data = q.row if name == "row" else q.column
         if data is None:
@@ -272,22 +273,9 @@ def to_layout(
         asked = layout(q.scale_layout), target, shape, arrays.device_of(data.scales), backend
         call, function = plans.to_move(*asked, registry.registered())
         changed[name] = data._replace(scales=function(call, data.scales))
-        bind = registry.binder(call, backend) if kinds else None
-        bound[name] = bind(call, data.scales) if bind else None
+        moves[name] = Move(call, function, data.scales)
     moved = dataclasses.replace(q, scale_layout=scale_layout, **changed)
-    if all(bound.values()):
-        repeats.keep(key, _moving(bound, moved), q.scale_layout, scale_layout)
+    move = moving(moves, backend) if kinds else None
+    if move:
+        repeats.keep(key, results_moved(move, moved), q.scale_layout, scale_layout)
     return moved
-
-
-def _moving(bound: dict[Direction, Any], like: Quantized) -> Callable[[Quantized], Quantized]:
-    """Return a function that moves the scales of other results of the same kind."""
-    make = like.maker()
-    row, column = (bound.get(name) for name in DIRECTIONS)
-
-    def again(q: Quantized) -> Quantized:
-        rows = row and q.row and DirectionData(q.row.data, row(q.row.scales), q.row.amax)
-        columns = column and q.column and DirectionData(q.column.data, column(q.column.scales), q.column.amax)
-        return make(rows, columns)
-
-    return again

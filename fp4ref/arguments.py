@@ -16,6 +16,8 @@ from fp4ref.layout import Layout, layout
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized, matrix_shape
 from fp4ref.spec import Granularity, Spec
 
+FLAGS = {"uint8": 1, "int32": 1, "float32": 0x3F800000}  # the types of a flag, and the bits of its number 1
+
 
 def require_quantized(operation: str, q: object, name: str = "q") -> None:
     """Raise DTypeError unless q is a result of `quantize`. Rules: NUM-3."""
@@ -52,13 +54,18 @@ def read_flag(operation: str, noop: Any, out: Any) -> tuple[bool, dict[str, Any]
     if out is None:
         raise DomainError(operation, "noop without out", "the buffers that it protects", "LAY-56")
     arrays.require_array(f"{operation}: noop", noop)
-    name = arrays.dtype_name(noop)
-    if name not in {"uint8", "int32", "float32"} or tuple(noop.shape) not in {(), (1,)}:
-        got = f"noop {name} {list(noop.shape)}"
-        raise DTypeError(operation, got, "one uint8, int32 or float32", "LAY-56")
+    require_flag(operation, noop)
     if arrays.device_of(noop) != "cpu":
         return False, {"noop": noop}
     return any(np.ascontiguousarray(arrays.to_numpy(operation, noop)).tobytes()), {}
+
+
+def require_flag(operation: str, noop: Any) -> None:
+    """Require one number of a type that flags have. Rules: LAY-56."""
+    name = arrays.dtype_name(noop)
+    if name not in FLAGS or tuple(noop.shape) not in {(), (1,)}:
+        got, (*most, last) = f"noop {name} {list(noop.shape)}", FLAGS
+        raise DTypeError(operation, got, f"one {', '.join(most)} or {last}", "LAY-56")
 
 
 def direction_names(directions: str, allow_both: bool = True) -> tuple[Direction, ...]:

@@ -15,7 +15,7 @@ from fp4ref.formats import CUDA_E4M3, E2M1, E4M3, F
 def require_float32(arithmetic: Arithmetic) -> None:
     """Call each function once, on ones; refuse one that cannot be called so, or returns another type.
 
-    An error of this project is no reason: the function may take other formats than those tried.
+    An Fp4Error is no reason: the function may serve other formats than those tried, E2M1 under E4M3.
 
     Rules: NUM-1.
     """
@@ -37,7 +37,7 @@ def require_float32(arithmetic: Arithmetic) -> None:
             continue
         except Exception as error:
             why = " ".join(f"{type(error).__name__}: {error}".split())
-            needed = "a function of these arguments, which are float32 arrays and the constants"
+            needed = "a function of these float32 arrays and constants; an Fp4Error where it does not serve k's formats"
             raise DomainError(operation, f"{call} raises {why}", needed, "NUM-1") from error
         if found != F:
             got = f"{call} returns {'no array' if found is None else found}"

@@ -200,3 +200,15 @@ def output_dtype(operation: str, name: Any) -> np.dtype[Any]:
         rule = "GEM-19" if operation == "gemm" else "DEQ-7"
         raise DTypeError(operation, f"dtype {text}", "float32, bfloat16 or float16", rule)
     return INPUT_DTYPES[text]
+
+
+@lru_cache
+def viewer() -> Callable[[Any, tuple[int, ...], tuple[int, ...], int], Any]:
+    """Return the function of a tensor of torch, sizes, strides and elements to pass over that makes a view.
+
+    That of torch's compiled graphs, where there is one, takes half the time of the public one.
+    """
+    import torch
+
+    short: Callable[..., Any] | None = getattr(getattr(torch._C._dynamo, "guards", None), "_reinterpret_tensor", None)
+    return short or (lambda x, shape, strides, start: x.as_strided(shape, strides, x.storage_offset() + start))

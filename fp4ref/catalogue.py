@@ -18,6 +18,7 @@ PROFILES: Names[Spec] = Names("profile", "see `fp4ref profiles`")
 PROMISES: dict[str, Promise] = {}
 KINDS: dict[type, Names[Any]] = {Format: FORMATS, Layout: LAYOUTS, Arithmetic: ARITHMETIC, Spec: PROFILES}
 OF_CHECKPOINTS = ("Convention", "Consumer", "Repair")  # kinds that are added when checkpoints are imported
+UNSTATED = "not stated"  # of the source of a value
 Value = TypeVar("Value", bound=Nameable)
 ARITHMETIC.require(require_float32)
 
@@ -42,9 +43,9 @@ def register(value: Value, source: str = "", promise: Promise | None = None) -> 
     """Register a value under its own name, `vendor.name`, and return it.
 
     value: a format, layout, arithmetic or specification, or a convention, consumer or repair of checkpoints.
-    source: where it comes from, and how far that was checked. promise: the same as data, for a specification that
-    stands for an implementation. A specification needs its formats and its arithmetic registered first, since files
-    hold their names.
+    source: where it comes from, and how far that was checked; lists show "not stated" if it is blank. promise: the
+    same as data, for a specification that stands for an implementation. A specification needs its formats and its
+    arithmetic registered first, since files hold their names.
 
     >>> import fp4ref
     >>> tiles = fp4ref.register(fp4ref.Layout("vendor.8x4", "m(8,*) k(4,*): m0 k0 k1 m1"), source="an example")
@@ -60,6 +61,8 @@ def register(value: Value, source: str = "", promise: Promise | None = None) -> 
     if names is None:
         needed = ", ".join(dict.fromkeys([*(kind.__name__ for kind in KINDS), *OF_CHECKPOINTS]))
         raise DTypeError("register", f"a {type(value).__name__}", f"one of {needed}", "SPC-4")
+    if not isinstance(source, str):
+        raise DTypeError("register", f"source of type {type(source).__name__}", "a str", "SPC-4")
     if not has_vendor(value.name):
         raise DomainError("register", f"{names.kind} {value.name!r}", "a name of the form vendor.name", "SPC-22")
     if isinstance(value, Spec):
@@ -67,7 +70,7 @@ def register(value: Value, source: str = "", promise: Promise | None = None) -> 
         if promise:
             register_profile(value, promise)
             return value
-    registered: Value = names.register(value, source)
+    registered: Value = names.register(value, source.strip() or UNSTATED)
     return registered
 
 

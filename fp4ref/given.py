@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -87,11 +88,13 @@ def amax_reader(amax: Any, spec: Spec, shape: tuple[int, int]) -> Callable[[Any]
         return given_amax(value, spec, shape)
 
     def of_rows(value: Any) -> Any:
-        flat = arrays.to_numpy("quantize", value).astype(np.float32).reshape(count)
-        return np.abs(flat) if flat.min(initial=0) >= 0 else given_amax(value, spec, shape)
+        flat = read(value).astype(np.float32, copy=False).reshape(count)
+        return np.abs(flat) if not count or least(flat) >= 0 else given_amax(value, spec, shape)
 
-    is_array = not isinstance(amax, NUMBERS)
+    is_array, least = not isinstance(amax, NUMBERS), np.minimum.reduce  # which `min` calls, too, by way of Python
     if is_array and arrays.device_of(amax) != "cpu":
         return lambda value: value
+    usual = arrays.is_torch(amax) and arrays.dtype_name(amax) == "float32"
+    read = (lambda value: value.detach().numpy()) if usual else partial(arrays.to_numpy, "quantize")
     count = shape[0] if spec.global_scale is Granularity.ROW else 1
     return one if count == 1 else of_rows

@@ -94,6 +94,9 @@ def quantize_grouped(
         function = registry.choose(call, backend)
         whole = Directions(**{name: value for name, (value, _) in amaxes.items()})
         members: Group = function(call, x, whole, None if out is None else out.memory, **flag)
+        bind = registry.binder(call, backend) if key else None
+        if bind:
+            repeats.keep(key, bind(call, x), form, spec=named)  # type: ignore[arg-type]
         return members
     made, start = [], 0
     for index, rows in enumerate(splits):

@@ -154,9 +154,12 @@ def numpy_start(like: NDArray[Any]) -> Callable[[NDArray[Any]], int]:
     return _described_start
 
 
+_of_buffer, _address_of = ctypes.c_char.from_buffer, ctypes.addressof
+
+
 def _buffer_start(x: Any) -> int:
     try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(x))
+        return _address_of(_of_buffer(x))
     except (TypeError, ValueError, BufferError):  # read-only
         return _described_start(x)
 

@@ -75,10 +75,7 @@ def _kinds(
     """Return the kinds of all arrays of a product; None if one has no kind."""
     if type(directions) is not tuple or len(directions) != 2:
         return None
-    operands = [repeats.kind_of_bytes(q, direction) for q, direction in zip((a, b), directions, strict=True)]
-    added = [repeats.kind_of(part) for part in (bias, accumulate) if part is not None]
-    found = *operands, bias is None, accumulate is None, *added
-    return None if None in found else found
+    return repeats.kinds_of_results([(a, directions[:1]), (b, directions[1:])], bias, accumulate)
 
 
 def _repeating(

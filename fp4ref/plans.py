@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fp4ref import registry
 from fp4ref.arguments import direction_names, require_hadamard
-from fp4ref.arrays import as_matrix
+from fp4ref.arrays import as_matrix, device_of, dtype_name
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.given import Arguments, is_set, maxima_reader
 from fp4ref.hadamard import POINTS
@@ -147,6 +147,34 @@ def repeating_directions(planned: Planned, x: Any, backend: str | None) -> Calla
     return lambda x: (row and row(x), column(x))
 
 
+def filling(
+    x: Any, spec: Spec, directions: DirectionChoice, form: Layout, out: Parts, bits: Any = (None, None)
+) -> Callable[..., Any] | None:
+    """Return the function that fills other buffers of these ones' kinds with what `quantize` makes, and checks nothing.
+
+    out, bits: the buffers and the random bytes of row and column, as the function takes them after an array. It reads
+    addresses alone: of arrays without gaps, aligned, and apart from each other.
+    """
+    how = dtype_name(x), tuple(x.shape), directions, form, device_of(x), None, False, True
+    planned = to_quantize(spec, *how, registry.registered())
+    given_bits, buffers = (dict(zip(DIRECTIONS, parts, strict=True)) for parts in (bits, out))
+    bound = bound_alike(planned, x, (dict.fromkeys(DIRECTIONS), given_bits, buffers), None)
+    if bound is None:
+        return None
+    if planned.together:
+        none = Directions(None, None)
+        return lambda x, buffers, bits=none: bound[0](x, none, Directions(*bits), Directions(*buffers))
+    row, column = (dict(zip(planned.names, bound, strict=True)).get(name) for name in DIRECTIONS)
+
+    def fill(x: Any, buffers: Sequence[Any], bits: Sequence[Any] = (None, None)) -> None:
+        if row:
+            row(x, None, bits[0], buffers[0])
+        if column:
+            column(x, None, bits[1], buffers[1])
+
+    return fill
+
+
 def repeating(
     planned: Planned, x: Any, first: Arguments, given: tuple[dict[Direction, Any], ...], backend: str | None
 ) -> Callable[..., Parts | None] | None:
@@ -162,16 +190,19 @@ def repeating(
     if bound is None:
         return None
     names, together, call = planned.names, planned.together, planned.steps[0][0]
+    nothing = Directions()
     none, takes = (None,) * len(names), [attrgetter(name) for name in names]
     read_maxima = maxima_reader(first.amax, dataclasses.replace(call, direction="both") if len(names) == 2 else call)
     split, on_device = isinstance(first.random_bits, Directions), first.noop is not None and call.flag
     every = first.arrays_of(names)
     are_apart = None if first.out is None else apart(every(x, *first))
 
+    read_buffers = attrgetter(*names) if len(names) > 1 else lambda out: (takes[0](out),)
+
     def again(x: Any, amax: Any = None, random_bits: Any = None, out: Any = None, noop: Any = None) -> Parts | None:
         maxima = none if amax is None else read_maxima(amax)
         bits = [take(random_bits) for take in takes] if split else none if random_bits is None else [random_bits]
-        buffers = none if out is None else [take(out) for take in takes]
+        buffers = none if out is None else read_buffers(out)
         if are_apart:
             if not are_apart(every(x, amax, random_bits, out, noop)):
                 taken = {**by_direction("amax", amax), **by_direction("random_bits", random_bits)}
@@ -180,10 +211,13 @@ def repeating(
                 return None
         flag = {"noop": noop} if on_device else NO_FLAG
         if together:
-            parts: Parts = bound[0](x, Directions(*maxima), Directions(*bits), Directions(*buffers), **flag)
+            given = [nothing if of is none else Directions(*of) for of in (maxima, bits, buffers)]
+            parts: Parts = bound[0](x, *given, **flag)
             return parts
-        made = [repeat(x, *each, **flag) for repeat, *each in zip(bound, maxima, bits, buffers, strict=True)]
-        return (made[0], made[1]) if len(made) == 2 else (made[0], None) if names[0] == "row" else (None, made[0])
+        made = bound[0](x, maxima[0], bits[0], buffers[0], **flag)
+        if len(bound) == 2:
+            return made, bound[1](x, maxima[1], bits[1], buffers[1], **flag)
+        return (made, None) if names[0] == "row" else (None, made)
 
     return again
 

@@ -1,7 +1,8 @@
-"""The number of threads that a process works in."""
+"""The time of processors: in how many threads a process works, and when it looks for garbage."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,3 +36,18 @@ def shared(processes: int) -> Iterator[None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Do without the collector of cycles, which looks again and again at a million objects that stay.
+
+    For code that reads many sources, or makes few cycles: memory of cycles returns afterwards.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

@@ -79,14 +79,19 @@ def bits_of_matrix(
 
     Rules: SR-7, SR-8, SR-9.
     """
-    return _of_matrix(shape, directions, device, registry.registered())(seed, stream)
+    return bits_by_key(shape, directions, seed, 2 * stream, device)
+
+
+def bits_by_key(shape: tuple[int, int], directions: DirectionChoice, seed: Any, upper: int, device: Any) -> Directions:
+    """Make the same bytes. upper: the upper word of the rows' key, which the columns' is one more than."""
+    return _of_matrix(shape, directions, device, registry.registered())(seed, upper)
 
 
 @lru_cache(maxsize=4096)
 def _of_matrix(
     shape: tuple[int, int], directions: DirectionChoice, device: Any, registered: Same
 ) -> Callable[[Any, int], Directions]:
-    """Return a function of seed and stream that makes the bytes of matrices of one shape."""
+    """Return a function of a seed and an upper word that makes the bytes of matrices of one shape."""
     names = direction_names(directions)
     parts = [shape if name == "row" else shape[::-1] for name in names]
     counters = [
@@ -98,14 +103,14 @@ def _of_matrix(
     one = all(function is planned[0][1] for _, function in planned)  # a backend may refuse a shape
     bound = bind([call for call, _ in planned], counters, device) if bind and one else None
 
-    def each_alone(seed: Any, stream: int) -> tuple[Any, ...]:
-        now = [each._replace(seed=seed, upper=2 * stream + each.upper) for each in counters]
+    def each_alone(seed: Any, upper: int) -> tuple[Any, ...]:
+        now = [each._replace(seed=seed, upper=upper + each.upper) for each in counters]
         return tuple(function(call, each, device, None) for (call, function), each in zip(planned, now, strict=True))
 
     made = bound or each_alone
     if directions == "column":
-        return lambda seed, stream: Directions(None, *made(seed, stream))
-    return lambda seed, stream: Directions(*made(seed, stream))
+        return lambda seed, upper: Directions(None, *made(seed, upper))
+    return lambda seed, upper: Directions(*made(seed, upper))
 
 
 def _made(

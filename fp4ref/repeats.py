@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -22,11 +22,12 @@ from fp4ref.errors import UnknownNameError
 from fp4ref.given import NUMBERS
 from fp4ref.layout import LAYOUTS
 from fp4ref.names import Names
-from fp4ref.quantized import DIRECTIONS, Direction, Directions, Quantized
+from fp4ref.quantized import Direction, DirectionData, Directions, Quantized
 from fp4ref.registry import Backend
 from fp4ref.spec import Spec
 
 KEPT = 4096  # functions, at most
+NO_BUFFERS = (None,) * len(DirectionData._fields)
 
 
 class Repeat(NamedTuple):
@@ -98,6 +99,7 @@ class AlikeTensors(NamedTuple):
 TRIED = 4  # kinds of tensors at one place that are tried before kinds are read
 _seen: dict[Hashable, list[AlikeTensors]] = {}
 _numbers: dict[tuple[Hashable, ...], int] = {}
+_in_vain: set[tuple[Hashable, int]] = set()  # places and numbers of tensors that torch does not compare
 _count = itertools.count()
 
 
@@ -124,7 +126,8 @@ def number_of_kinds(place: Hashable, parts: tuple[Any, ...]) -> int | None:
     if len(_numbers) >= KEPT:
         _numbers.clear()  # a number is never used again
     number = _numbers.setdefault(of, next(_count))
-    _try_later(place, parts, number)
+    if (place, number) not in _in_vain:
+        _try_later(place, parts, number)
     return number
 
 
@@ -137,6 +140,9 @@ def _try_later(place: Hashable, parts: tuple[Any, ...], number: int) -> None:
     present = itemgetter(*at)
     are_like = guards(*present(parts), dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     if not are_like(*present(parts)):  # one tensor twice
+        if len(_in_vain) >= KEPT:
+            _in_vain.clear()
+        _in_vain.add((place, number))
         return
     if len(_seen) >= KEPT:
         _seen.clear()
@@ -152,64 +158,65 @@ def _guards() -> Callable[..., Any] | None:
     return getattr(getattr(torch._C._dynamo, "guards", None), "TensorGuards", None)
 
 
-def kinds_of_arguments(x: Any, amax: Any, random_bits: Any, out: Any, noop: Any) -> tuple[Hashable, ...] | None:
+def kinds_of_arguments(x: Any, amax: Any, random_bits: Any, out: Any, noop: Any) -> Hashable | None:
     """Return the kinds of what `quantize` is given; None if one has no kind."""
-    kind = kind_of(x)
-    if kind is None or (amax is None and random_bits is None and out is None and noop is None):
-        return kind
-    found: list[Hashable] = [kind]
+    if amax is None and random_bits is None and out is None and noop is None:
+        return kind_of(x)
+    parts, forms = [x, noop], list[Hashable]()
     for value in (amax, random_bits):
-        for part in value if type(value) is Directions else (value,):
-            kind = None if part is None else _kind_of_value(part)
-            if part is not None and kind is None:
-                return None
-            found.append(kind)
-        found.append(type(value) is Directions)
-    buffers = None if out is None else kind_of_bytes(out, *DIRECTIONS)
-    flag = None if noop is None else kind_of(noop)
-    return (
-        None
-        if (buffers is None) is not (out is None) or (flag is None) is not (noop is None)
-        else (*found, buffers, flag)
-    )
-
-
-def _kind_of_value(value: Any) -> tuple[Hashable, ...] | None:
-    """Return the kind of a number or an array; None for an array with gaps on a device, which is copied there."""
-    if type(value) in NUMBERS:
-        return NUMBERS
-    kind = kind_of(value)
-    return kind if kind is None or len(kind) < 4 or value.is_cpu or value.is_contiguous() else None
-
-
-def kind_of_bytes(q: Any, *directions: Direction) -> tuple[Hashable, ...] | None:
-    """Return the kind of a result: its record, and the kinds of its buffers; None if one of them has no kind."""
-    if type(q) is not Quantized:
-        return None
-    found: list[Hashable] = [q.spec, q.shape, q.dtype, q.scale_layout]
-    for name in directions:
-        data = q.row if name == "row" else q.column
-        if data is None:
-            found.append(None)
+        if value is None:
+            forms.append(None)
             continue
-        for part in data:
-            if part is None:
-                found.append(None)
-                continue
-            kind = kind_of(part)
-            if kind is None:
+        split = type(value) is Directions
+        forms.append(split)
+        for part in value if split else (value,):
+            a_number = type(part) in NUMBERS
+            forms.append(a_number)
+            parts.append(None if a_number else part)
+            if part is not None and not a_number and not _is_read_there(part):
                 return None
-            found.append(kind)
-    return tuple(found)
+    if out is not None:
+        if type(out) is not Quantized:
+            return None
+        parts += [part for data in (out.row, out.column) for part in data or NO_BUFFERS]
+        forms += [out.spec, out.shape, out.dtype, out.scale_layout]
+    kinds = _kinds_of(("quantize", *forms[:4], *forms[-1:]), parts)
+    return None if kinds is None else (kinds, *forms)
 
 
-def kinds_to_read(q: Any, direction: Direction, out: Any) -> tuple[Hashable, ...] | None:
-    """Return the kinds of what `dequantize` is given; None if one has no kind."""
-    kinds = kind_of_bytes(q, direction)
-    if out is None or kinds is None:
-        return kinds
-    buffer = kind_of(out)
-    return None if buffer is None else (*kinds, buffer)
+def _is_read_there(value: Any) -> bool:
+    """Return False for an array with gaps on a device, which is copied there."""
+    return type(value) is np.ndarray or getattr(value, "is_cpu", True) or value.is_contiguous()
+
+
+def _kinds_of(place: Hashable, parts: Sequence[Any]) -> Hashable | None:
+    """Return the kinds of some arrays, None among them, or the number that stands for them; None if one has no kind."""
+    if type(parts[0]) is not np.ndarray:
+        return number_of_kinds(place, tuple(parts))
+    kinds = tuple(["nothing" if part is None else kind_of(part) for part in parts])
+    return None if None in kinds else kinds
+
+
+def kinds_of_results(results: Sequence[tuple[Any, Sequence[Direction]]], *others: Any) -> tuple[Hashable, ...] | None:
+    """Return the kinds of some results, each with the directions that are read: records, and kinds of their buffers.
+
+    others: further arrays, None among them. Returns None if one of them all has no kind.
+    """
+    parts: list[Any] = []
+    records: list[Hashable] = []
+    first: Any = None
+    for q, directions in results:
+        if q is first and directions == results[0][1]:
+            records.append("the first")  # torch compares no tensors of which one comes twice
+            continue
+        first = first or q
+        if type(q) is not Quantized:
+            return None
+        for name in directions:
+            parts += (q.row if name == "row" else q.column) or NO_BUFFERS
+        records += [q.spec, q.shape, q.dtype, q.scale_layout, *directions]
+    kinds = _kinds_of(tuple(records[1::4]), [*parts, *others])
+    return None if kinds is None else (kinds, *records)
 
 
 def find(key: Hashable) -> Callable[..., Any] | None:

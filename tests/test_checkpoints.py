@@ -86,6 +86,7 @@ def entry(count: int, begin: int, end: int | None = None) -> dict[str, Any]:
     return {"dtype": "U8", "shape": [count], "data_offsets": [begin, begin + count if end is None else end]}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("CKP-29", "CKP-28")
 @pytest.mark.parametrize("name", corpus.CLEAN)
 def test_a_clean_export_has_no_finding(name: str, tmp_path: Path) -> None:
@@ -98,6 +99,7 @@ def test_a_clean_export_has_no_finding(name: str, tmp_path: Path) -> None:
     assert lint(tmp_path, header_only=True).findings == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("CKP-3", "CKP-4", "CKP-7", "CKP-8", "CKP-9", "CKP-10")
 @pytest.mark.rule("CKP-11", "CKP-12", "CKP-13", "CKP-21", "CKP-22")
 @pytest.mark.rule("CKP-14", "CKP-15", "CKP-16", "CKP-17", "CKP-18", "CKP-19")

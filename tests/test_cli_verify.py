@@ -74,6 +74,7 @@ def verdict(path: Path, **options: Any) -> DumpReport:
     return verify(DumpRequest(path=path, seconds=0, **options))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("CNF-1", "CNF-2")
 @pytest.mark.parametrize("spec", names_by_parts(spec for spec in fp4ref.profiles.values() if not spec.stochastic))
 def test_every_profile_conforms_to_itself(tmp_path: Path, spec: str) -> None:
@@ -84,6 +85,7 @@ def test_every_profile_conforms_to_itself(tmp_path: Path, spec: str) -> None:
     assert len(report.results) == 2
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("CNF-1", "CNF-2", "CNF-3", "PACK-2", "LAY-5")
 @pytest.mark.parametrize("layout", ["linear", "tiled_8x4"])
 @pytest.mark.parametrize("spec", ["nvfp4", "mxfp8-e4m3", "nvfp4-2d"])
@@ -157,6 +159,7 @@ def test_every_kind_of_difference_is_shown(tmp_path: Path, part: str, index: int
     assert all(word in result.stdout for word in words), result.stdout
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("CNF-2", "BLK-6")
 @pytest.mark.parametrize(
     "special, made_by, claimed, classes",
@@ -204,6 +207,7 @@ def test_a_file_of_special_input_alone_is_not_said_to_conform(tmp_path: Path) ->
     assert verdict(changed(path, "row.data", 0, 1)).kind is Verdict.WRONG
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("CNF-2", "PRO-1")
 @pytest.mark.parametrize(
     "made_by, claimed",
@@ -626,6 +630,7 @@ def in_pairs_of_16(data: np.ndarray) -> np.ndarray:
     return (codes[:, :, 0] | codes[:, :, 1] << 4).reshape(len(data), -1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.rule("PACK-7", "FIL-3")
 @pytest.mark.parametrize("direction", ["row", "column"])
 @pytest.mark.parametrize(

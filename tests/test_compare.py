@@ -192,6 +192,7 @@ def columns():
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.rule("CNV-16", "CNV-17")
 def test_models_of_te_are_compared_by_the_commands(tmp_path: Path) -> None:

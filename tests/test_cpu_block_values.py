@@ -1,4 +1,4 @@
-"""Block-scaled FP8 decoded in one pass: the values of torch's steps, in calls that repeat earlier ones too."""
+"""Block-scaled FP8 in one pass: codes and values of torch's steps, in calls that repeat earlier ones too."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import fp4ref  # noqa: E402
 from fp4ref import registry, repeats, te  # noqa: E402
 from fp4ref.errors import DTypeError, ShapeError  # noqa: E402
 from fp4ref.registry import Call  # noqa: E402
@@ -46,6 +47,7 @@ def same(values: Any, wanted: Any) -> bool:
     return bool(values[~number].isnan().all())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("TEL-8", "TEL-49")
 @pytest.mark.parametrize(("kind", "dim", "shape"), list(product((E4M3, E5M2), (1, 2), SHAPES)), ids=str)
 def test_values_are_those_of_the_steps(kind, dim, shape, monkeypatch):
@@ -104,3 +106,117 @@ def test_scales_that_are_not_aligned():
         registry.choose(call, "cpu")(call, codes, scales[:, :64], False)
     with pytest.raises(DTypeError):
         registry.choose(call, "cpu")(call, codes, codes, False)
+
+
+def numbers(shape, mode):
+    """Values of a kind: usual, of all magnitudes, tiny, and with zeros, infinities and NaN."""
+    x = torch.randn(shape)
+    if mode == "wide":
+        x *= torch.exp2(torch.randint(-120, 120, shape).float())
+    if mode == "tiny":
+        x *= torch.exp2(torch.randint(-149, -100, shape).float())
+    if mode == "special":
+        x[: shape[0] // 2] = 0
+        x.view(-1)[::7], x.view(-1)[3::97], x.view(-1)[4::91] = float("nan"), -float("inf"), -float("nan")
+    return x
+
+
+@pytest.mark.rule("TEL-49", "TEL-50", "TEL-73")
+@pytest.mark.parametrize("kind", [E4M3, E5M2], ids=str)
+@pytest.mark.parametrize("shape", [(128, 128), (5, 33), (300, 200)], ids=str)
+def test_codes_are_those_of_the_steps(kind, shape):
+    torch.manual_seed(3)
+    for dim, powers, least, mode, dtype in product(
+        (1, 2), (True, False), (0.0, 0.5, 1e-30), ("usual", "wide", "tiny", "special"), TYPES
+    ):
+        x, how = numbers(shape, mode).to(dtype), (least, powers, dim == 2)
+        quantizer = te.Float8BlockQuantizer(kind, block_scaling_dim=dim, force_pow_2_scales=powers, amax_epsilon=least)
+        call = Call("block_codes", mxfp8(kind), str(dtype)[6:], "both", shape=shape)
+        made = registry.choose(call, "cpu")(call, x, *how)
+        bind = registry.binder(call, "cpu")
+        for found in (made, bind(call, x, *how)(x), bind(call, x, *how, made)(x, [torch.ones_like(e) for e in made])):
+            codes, scales = quantizer._with_any_scales(x)
+            columns = (codes, scales) if dim == 2 else quantizer._with_any_scales(x.t())
+            wanted = (codes, scales if dim == 2 else scales.t())
+            turned = (codes.t(), scales.t()) if dim == 2 else (columns[0], columns[1].t())
+            for got, (its_codes, its_scales) in zip((found[:2], found[2:]), (wanted, turned), strict=True):
+                assert torch.equal(got[0], its_codes), (dim, powers, least, mode, dtype)
+                across = its_scales.shape[1]
+                inside = got[1][:, :across].contiguous().view(torch.int32)
+                assert torch.equal(inside, its_scales.contiguous().view(torch.int32))
+                assert not got[1][:, across:].any()
+
+
+@pytest.mark.rule("TEL-5", "TEL-49")
+@pytest.mark.parametrize("dim", [1, 2])
+def test_buffers_that_cannot_be_filled_where_they_are(dim, monkeypatch):
+    """Gaps, other types and shapes, memory that is shared with the source, and floats that are not aligned."""
+    monkeypatch.setattr(repeats, "_repeats", {})
+    torch.manual_seed(5)
+    x, quantizer = torch.randn(128, 128), te.Float8BlockQuantizer(block_scaling_dim=dim)
+    wanted = quantizer(x)
+    memory = torch.zeros(4 * wanted._rowwise_scale_inv.numel() + 1, dtype=torch.uint8).numpy()
+    moved = torch.from_numpy(memory[1:].view("f4")).view(wanted._rowwise_scale_inv.shape)
+    for change in (
+        {"_rowwise_data": torch.zeros(128, 256, dtype=torch.uint8)[:, ::2]},
+        {"_rowwise_scale_inv": moved},
+        {"_columnwise_scale_inv": torch.zeros(wanted._columnwise_scale_inv.shape, dtype=torch.float64)},
+        {"_rowwise_data": x.clone().view(torch.uint8)[:, :128].contiguous()},
+    ):
+        made = quantizer(torch.zeros(128, 128))
+        made.__dict__.update(change)
+        for _ in range(3):
+            for name in made.BUFFERS:
+                getattr(made, name).zero_()
+            quantizer.update_quantized(x, made)
+            for name in made.BUFFERS:
+                assert torch.equal(getattr(made, name), getattr(wanted, name).to(getattr(made, name).dtype)), name
+    source = x.clone()
+    made = quantizer(x)
+    made._rowwise_data = source.view(torch.uint8).view(-1)[: 128 * 128].view(128, 128)
+    quantizer.update_quantized(x, made)
+    quantizer.update_quantized(x, made)
+    source.copy_(x)
+    quantizer.update_quantized(source, made)  # whose first bytes are the buffer
+    assert torch.equal(made._columnwise_data, wanted._columnwise_data)
+    assert torch.equal(made._rowwise_data, wanted._rowwise_data)
+
+
+@pytest.mark.rule("DEQ-2", "DEQ-3", "TEL-8")
+@pytest.mark.parametrize("kind", [E4M3, E5M2], ids=str)
+@pytest.mark.parametrize("shape", [(128, 128), (32, 96), (2, 64, 160), (288, 4256)], ids=str)
+def test_values_of_columns_are_those_of_the_transpose(kind, shape, monkeypatch):
+    """Every code under every scale, in calls that repeat earlier ones and in buffers that change."""
+    monkeypatch.setattr(repeats, "_repeats", {})
+    torch.manual_seed(6)
+    made = te.MXFP8Quantizer(kind, rowwise=False)(torch.randn(shape))
+    scales = made._columnwise_scale_inv
+    for turn, dtype in product(range(3), TYPES):
+        fill(made._columnwise_data)
+        fill(made._columnwise_scale_inv)
+        rows = made.record("column").row
+        q = fp4ref.Quantized(
+            mxfp8(kind), rows.data.shape, "float32", "linear_padded", row=rows.mapped(torch.Tensor.contiguous)
+        )
+        wanted = fp4ref.dequantize(q, str(dtype)[6:], backend="numpy").t().reshape(shape)
+        values = made.dequantize(dtype=dtype)
+        assert same(values, wanted), (turn, dtype)
+        assert values.is_contiguous()
+        made._columnwise_data = torch.zeros_like(made._columnwise_data)
+    for other in (torch.zeros(scales.shape[0], 2 * scales.shape[1], dtype=torch.uint8)[:, ::2], scales.t().clone().t()):
+        other.copy_(scales)
+        made._columnwise_scale_inv = other
+        again = made.dequantize()
+        made._columnwise_scale_inv = scales
+        assert same(again, made.dequantize())
+    moved = te.swizzle_scales_for_gemm_(made.clone()) if hasattr(te, "swizzle_scales_for_gemm_") else None
+    assert moved is None or same(moved.dequantize(), made.dequantize())
+    call = Call("column_values", mxfp8(kind), shape=(128, 128), to="float32")
+    codes = torch.zeros(128, 128, dtype=torch.uint8)
+    one = 0x38 if kind is E4M3 else 0x3C
+    for across, lines in ((True, codes[:4]), (False, codes[:, :4])):
+        assert (registry.choose(call, "cpu")(call, codes + one, lines + 128, across) == 2.0).all()
+        with pytest.raises(ShapeError):
+            registry.choose(call, "cpu")(call, codes, lines[:3, :3], across)
+        with pytest.raises(DTypeError):
+            registry.choose(call, "cpu")(call, codes, lines.float(), across)

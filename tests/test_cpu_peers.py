@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from functools import partial
 
 import ml_dtypes
@@ -50,10 +51,17 @@ def backend():
 
 
 @pytest.fixture(autouse=True, scope="module")
-def compiled_for_this_file(backend):
-    named = map(fp4ref.profiles.get, (*KERNELS, *TE, *FLUSHED, *ROUNDED))
+def compiled_for_this_file(request, backend):
+    """Compile what the selected tests call."""
+    mine = [
+        item.callspec.params
+        for item in request.session.items
+        if getattr(item, "module", None) is request.module and hasattr(item, "callspec")
+    ]
+    specs = [values["spec"] if "spec" in values else fp4ref.profiles.get(values.get("name")) for values in mine]
     tall = (spec.replace(name="tall", block=(2, 16)) for spec in EVERY[:3])
-    calls = [Call("quantize", spec, "bfloat16") for spec in (*ROW_SCALED, *EVERY, *named)]
+    calls = [Call("quantize", spec, "bfloat16") for spec in specs if spec is not None]
+    calls += [replace(call, direction="column") for call in calls if call.spec.hadamard]
     together([*calls, *(Call("quantize", spec, "float32") for spec in (*EVERY[:3], *tall))])
 
 
@@ -88,6 +96,7 @@ def test_the_headers_reciprocal_at_every_kind_of_exponent(exponent, sign):
     assert np.isnan(got[~number]).all()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("PRO-3", "APX-1", "GLB-5")
 @pytest.mark.parametrize("spec", ROW_SCALED, ids=lambda spec: spec.name)
 def test_every_bfloat16_global_maximum(spec):
@@ -106,6 +115,7 @@ def test_every_bfloat16_global_maximum(spec):
     same(x[numbers], spec, amax=amax[numbers])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("PRO-3", "APX-1", "BLK-2")
 @pytest.mark.parametrize("spec", EVERY, ids=lambda spec: spec.name)
 def test_every_bfloat16_block_maximum(spec):
@@ -146,6 +156,7 @@ def test_a_zero_block_is_told_by_its_maximum():
     assert by_amax.row.data[0, :2].tolist() == [0xF7, 0x77]  # 6, -6, and 0 * Inf
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("PRO-3", "APX-1", "BLK-8")
 @pytest.mark.parametrize("name", [*KERNELS, *TE])
 @settings(max_examples=40)
@@ -206,6 +217,7 @@ FLUSHED = ("jax.nvfp4", "jax.mxfp8", "qwix.nvfp4", "qwix.mxfp8", "qwix.mxfp4")
 ROUNDED = tuple(name for name in fp4ref.profiles if name.startswith("microxcaling."))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.rule("PRO-3", "NUM-5")
 @pytest.mark.parametrize("name", [*FLUSHED, *ROUNDED])
 def test_every_bfloat16_in_blocks_of_its_neighbours_and_of_others(name):
@@ -214,6 +226,7 @@ def test_every_bfloat16_in_blocks_of_its_neighbours_and_of_others(name):
         same(order.view(BFLOAT16).reshape(-1, 64), fp4ref.profiles[name])
 
 
+@pytest.mark.heavy  # compiles six functions that no other test calls
 @pytest.mark.rule("NUM-5", "HAD-4")
 def test_subnormals_are_flushed_after_the_transform_and_before_every_maximum():
     spec = fp4ref.NVFP4_RHT.replace(name="flushing", subnormals="flush")

@@ -36,6 +36,7 @@ def to_torch(x):
     return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) if x.dtype == ml_dtypes.bfloat16 else torch.tensor(x)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("TEL-21", "E4M3-2", "E4M3-3", "E4M3-5", "E5M2-2", "E5M2-3", "E5M2-5")
 @pytest.mark.parametrize("name", ELEMENTS)
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
+from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import partial
 from importlib.util import find_spec
-from itertools import product
+from itertools import accumulate, product
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +120,8 @@ def blocks_of_bytes():
         yield "block_codes", prelude(fp4ref.profiles["mxfp8-e4m3"], dtype, **constants), False
         read = {"SQUARES": squares, "SCALED": True, "VECTORS": vectors}
         yield "block_values", prelude(fp4ref.profiles["mxfp8-e5m2"], out=dtype, **read), False
+        columns = {"ACROSS": squares, "VECTORS": vectors}
+        yield "column_values", prelude(fp4ref.profiles["mxfp8-e5m2"], out=dtype, **columns), False
 
 
 def others(target):
@@ -127,6 +131,7 @@ def others(target):
     profiles = fp4ref.profiles
     yield "random_bits", "", False
     yield from (("flag", "", False), ("tensor_raise", "", False))
+    yield from (("histories", f"constexpr bool LATEST = {latest};\n", False) for latest in ("false", "true"))
     yield from (("turn", f"constexpr bool TURNED = {turns};\n", False) for turns in ("false", "true"))
     for dtype in ("float16", "float32"):
         yield "quantize", prelude(profiles["nvfp4"], dtype, HAS_ROW=True, HAS_COLUMN=False), True
@@ -191,25 +196,42 @@ def folder_of_the_process():
         cache._process_folder.cache_clear()
 
 
-@lru_cache
-def instructions(kernel: str, prelude: str, target: str) -> tuple[str, ...]:
-    """Names of the machine instructions of a kernel."""
-    import tempfile
+INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 
+
+def machine_code(cubin: bytes) -> bytes:
+    """The instructions of a file in ELF, one section after another."""
+    (start,), (size, count, named) = struct.unpack_from("<Q", cubin, 40), struct.unpack_from("<3H", cubin, 58)
+    sections = [struct.unpack_from("<I20x2Q", cubin, start + size * i) for i in range(count)]
+    names = sections[named][1]
+    return b"".join(
+        cubin[at : at + length] for name, at, length in sections if cubin.startswith(b".text.", names + name)
+    )
+
+
+def instructions(cases, target, folder: Path) -> list[list[str]]:
+    """Names of the machine instructions of some kernels, whose code is disassembled at once: to start takes longest."""
     from fp4ref_cuda import compile as compiling
 
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiling.compile_cubin(compiling.source(kernel, prelude), target))
-        file.flush()
-        command = [disassembler(), "-c", "-ndf", file.name]  # names need no analysis of the flow of data
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return tuple(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)", text, re.MULTILINE))
+    with ThreadPoolExecutor(2) as pool:
+        cubins = pool.map(lambda case: compiling.compile_cubin(compiling.source(*case), target), cases)
+        codes = [machine_code(cubin) for cubin in cubins]
+    file, ends = folder / "code", [*accumulate(map(len, codes))]
+    file.write_bytes(b"".join(codes))
+    machine = target.replace("sm_", "SM")
+    command = [disassembler(), "-b", machine, "-ndf", file]  # names need no analysis of the flow of data
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found: list[list[str]] = [[] for _ in cases]
+    for place, name in INSTRUCTION.findall(text):
+        found[bisect_right(ends, int(place, 16))].append(name)
+    return found
 
 
 # Accesses of local memory. MXINT8 takes a few registers too many on sm_100a; columns of MXFP6, which pack sixteen codes
 # at once, take more on both.
 AROUND_DIVISION = 12  # the place of a tile is a quotient of 64 bits, by a routine that takes registers
 BY_MORE_WARPS = 5  # of six or eight blocks on a multiprocessor, which gain more than these cost, as measured
+ONCE_A_BOX = 6  # of the 80 registers of three teams on sm_80: words stored before the first box, read once in each
 SPILLED = {"ComplementCodec": 8, "Format<3, 2, 3, 32, false>": 114}
 
 
@@ -225,10 +247,9 @@ def in_ci(target: str, part: int) -> list[pytest.MarkDecorator]:
     "target, part", [pytest.param(*each, marks=in_ci(*each)) for each in product(TARGETS, range(4))]
 )
 @pytest.mark.rule("E2M1-3", "NUM-1")
-def test_every_kernel_compiles_stays_in_registers_and_converts_natively_where_it_can(target, part):
+def test_every_kernel_compiles_stays_in_registers_and_converts_natively_where_it_can(target, part, tmp_path):
     cases = list(kernels(target))[part::4]
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda case: instructions(case[0], case[1], target), cases))
+    found = instructions([case[:2] for case in cases], target, tmp_path)
     wrong = []
     for (kernel, prelude, encodes), names in zip(cases, found, strict=True):
         wide = "WIDE = true" in prelude  # sums of 700 bits, whose digits are found by their number
@@ -236,6 +257,7 @@ def test_every_kernel_compiles_stays_in_registers_and_converts_natively_where_it
         native = any("E2M1" in name for name in names)
         allowed = sum(most for codec, most in SPILLED.items() if codec in prelude)
         allowed += AROUND_DIVISION * (kernel == "gemm") + BY_MORE_WARPS * (kernel == "decode")
+        allowed += ONCE_A_BOX * (kernel == "fused" and target == "sm_80")
         if not names or local > allowed or native != (encodes and target in NATIVE):
             wrong.append(f"{kernel}: {len(names)} instructions, {local} on local memory, native {native}\n{prelude}")
     assert not wrong, "\n".join(wrong)
@@ -256,7 +278,7 @@ TARGETS = ("sm_90", "sm_100a", "sm_80", "sm_120a", "sm_90", "sm_100a")
 @pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("text, target", list(zip(TEXTS, TARGETS, strict=True)))
-def test_general_kernels_compile_for_another_layout_and_stay_in_registers(text, target, registered):
+def test_general_kernels_compile_for_another_layout_and_stay_in_registers(text, target, registered, tmp_path):
     from fp4ref_cuda.plan import prelude
     from fp4ref_numerics.layouts import lower_layout
 
@@ -269,8 +291,7 @@ def test_general_kernels_compile_for_another_layout_and_stay_in_registers(text, 
         ("layout", f"{prelude(fp4ref.NVFP4, **units)}\n{lower_layout(form, 'Source')}"),
         ("layout", f"{prelude(fp4ref.NVFP4, scale_layout=form.name, **units)}\n{lower_layout(linear, 'Source')}"),
     ]
-    for kernel, lines in cases:
-        names = instructions(kernel, lines, target)
+    for (kernel, _), names in zip(cases, instructions(cases, target, tmp_path), strict=True):
         assert names, kernel
         divides = any(name.startswith("CALL") for name in names)  # by a size, in a routine that takes registers
         stored = sum(name.startswith(("LDL", "STL")) for name in names)

@@ -15,6 +15,7 @@ import fp4ref
 from codes import every_code_under_every_scale
 from covering import crossed
 from fp4ref import arrays, packing
+from fp4ref.arguments import FLAGS
 from fp4ref.formats import CUDA_UE5M3, Codec, Format
 from fp4ref.layout import LAYOUTS, Layout
 from fp4ref.model import counter_map
@@ -22,6 +23,7 @@ from fp4ref.operands import AlphaRule, Epilogue, Operand
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.spec import Granularity
 from fp4ref_cuda import demands, gemm, moving, plan
+from fp4ref_cuda.words import float_bits
 from fp4ref_numerics.layouts import lower_layout
 from fp4ref_numerics.products import of_operand
 from host_compiler import library, needs_compiler
@@ -144,6 +146,15 @@ extern "C" void start(unsigned blocks, const void* found, const void* scale, voi
 {
     on_host(blocks, 1, [=] {
         tensor_raise((const float*)found, (const float*)scale, (float*)amax, (const unsigned*)noop, (float*)inv);
+    });
+}
+""",
+    "histories": """
+extern "C" void start(unsigned blocks, void* history, const void* current, void* scale, long long length,
+    long long operands, long long numerator)
+{
+    on_host(blocks, THREADS, [=] {
+        histories((float*)history, (const float*)current, (float*)scale, length, operands, numerator);
     });
 }
 """,
@@ -545,7 +556,7 @@ def test_flags_of_every_type_become_words():
                 continue
             flag, word = np.array([value]).astype(dtype), np.zeros(1, np.uint32)
             for only_one in (False, True):
-                expected = moving.ONE[flag.dtype.name] if only_one else 0
+                expected = FLAGS[flag.dtype.name] if only_one else 0
                 kernel.start(1, *pointers(flag), *map(ctypes.c_longlong, (flag.itemsize, expected)), *pointers(word))
                 assert bool(word[0]) == (flag[0] == 1 if only_one else any(flag.tobytes())), (dtype, value, only_one)
 
@@ -564,6 +575,42 @@ def test_a_given_scale_is_turned_over_and_the_amax_raised():
         assert inverse.tobytes() == wanted.tobytes() or np.isnan([inverse[0], wanted]).all(), scale
         raised = amax if word or np.isnan(amax) or amax.view(np.int32) >= found.view(np.int32) else found
         assert largest.tobytes() == raised.tobytes(), (found, amax, word)
+
+
+def moved_on(history, current, scale, numerator, *, latest):
+    """A history of one operand and its scale after a step, row by row."""
+    newest = current if current != 0 else history[0]
+    if newest == 0:
+        return history, scale
+    after = [np.float32(0), *history[2:], newest] if len(history) > 1 else [np.float32(0)]
+    seen = [newest] if latest else [value for value in (*history[1:], newest) if not np.isnan(value)]
+    amax = max(seen, default=np.float32(0))
+    if not 0 < amax < np.inf:
+        return after, scale
+    with np.errstate(over="ignore"):
+        return after, min(np.float32(numerator) / amax, np.finfo(np.float32).max)
+
+
+@pytest.mark.rule("TEL-45", "TEL-46", "TEL-65", "TEL-67", "TEL-93")
+@pytest.mark.parametrize("latest", [False, True])
+def test_histories_are_moved_on(latest):
+    kernel = built("histories", f"constexpr bool LATEST = {str(latest).lower()};\n")
+    rng = np.random.default_rng(latest)
+    odd = np.float32([0, -0.0, 1e-45, 1e-39, 448, 3e38, np.inf, np.nan])
+    for length, operands, in_row_0 in itertools.product((1, 2, 3, 255, 256, 257, 513, 1024), (1, 3), (False, True)):
+        for odds in (0, 0.02, 0.5):
+            shape = length, operands
+            history = np.where(rng.random(shape) < odds, rng.choice(odd, shape), rng.random(shape)).astype(np.float32)
+            current = history[0] if in_row_0 else rng.choice(odd, operands)
+            scale, numerator = rng.random(operands).astype(np.float32), float(rng.choice([448, 57344 / 8, 1e38]))
+            wanted = [
+                moved_on(list(history[:, i]), current[i], scale[i], numerator, latest=latest) for i in range(operands)
+            ]
+            words = length, operands, float_bits(numerator)
+            kernel.start(operands, *pointers(history, current, scale), *map(ctypes.c_longlong, words))
+            for i, (after, new) in enumerate(wanted):
+                assert history[:, i].tobytes() == np.float32(after).tobytes(), (length, operands, in_row_0, i)
+                assert scale[i].tobytes() == np.float32(new).tobytes(), (length, operands, in_row_0, i)
 
 
 def aligned_bytes(count):

@@ -31,6 +31,7 @@ programs = pytest.importorskip("fp4ref_cuda.programs")
 spaces = pytest.importorskip("fp4ref_cuda.spaces")
 randoms = pytest.importorskip("fp4ref_cuda.randoms")
 recording = pytest.importorskip("fp4ref_cuda.recording")
+graphs = pytest.importorskip("fp4ref_cuda.graphs")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +118,45 @@ def test_the_second_call_of_a_kind_only_allocates_and_launches(launched):
         assert (name, other, stream) == ("first", "second", 7)
         assert words[:3] == [x.data_ptr(), 5, (1 << 64) - 1]
         assert more == [words[3] + 8, 1 << 40, made.data_ptr(), 0]
+
+
+def test_numbers_of_a_call_are_words_of_its_launches(launched, monkeypatch):
+    """Each call's own, as they are or added to; they are no addresses, and a graph is one of its numbers."""
+    monkeypatch.setattr(buffers, "current_device", lambda: lambda: -1)
+    places, acted = [], []
+    monkeypatch.setattr(graphs.Graphs, "new", lambda self, at, record, library: places.append(at))
+
+    def drawn(x, seed, upper):
+        acted.append((seed, upper))
+        made = Imagined().empty((2, 3), "uint8")
+        start("drawn", buffers.pointer(x), seed, upper, upper + 1, buffers.pointer(made))
+        return (made,)
+
+    x = torch.zeros(6)
+    run = several_calls.bind_steps(Call("steps", device="cuda"), "drawn", (x,), drawn)
+    for seed, upper in ((x.data_ptr(), 0), (3, 1 << 40), ((1 << 64) - 1, (1 << 64) - 2), (0, 16)):
+        launched.clear()
+        (made,) = run(x, numbers=(seed, upper))
+        if places:
+            ((_, _, words),) = launched
+            assert words == [x.data_ptr(), seed, upper, upper + 1, made.data_ptr()]
+    assert len(acted) == 1, "only the first call decides"
+    assert [at[-2:] for at in places] == [(3, 1 << 40), ((1 << 64) - 1, (1 << 64) - 2), (0, 16)]
+
+
+def test_a_number_is_none_of_the_arrays(launched):
+    """Though it is the address of one: what is launched later takes the number of its call there."""
+    x, library = torch.zeros(6), Imagined()
+
+    def act(number):
+        made = library.empty((2, 3), "uint8")
+        start("only", buffers.pointer(x), number, buffers.pointer(made))
+        return (made,)
+
+    for number in (x.data_ptr(), 5):
+        (made,) = programs.serve("kind", CALL, (x,), act, (), (number,))
+    ((_, _, words),) = launched
+    assert words == [x.data_ptr(), 5, made.data_ptr()]
 
 
 def test_what_is_not_returned_is_one_allocation(launched, monkeypatch):
@@ -521,13 +561,13 @@ def test_bytes_of_both_directions_are_drawn_in_one_launch_by_seed_and_stream(lau
     draw = randoms.bind_random_bits(calls, counters, "cuda:0")
     for stream in (0, 7, 2**63 - 1, 7):
         launched.clear()
-        rows, columns = draw(seed, stream)
+        rows, columns = draw(seed, 2 * stream)
         ((_, _, words),) = launched
         assert words[:6] == [rows.data_ptr(), 48, 40, 0, 3, 2 * stream]
         assert words[6:12] == [columns.data_ptr(), 40, 48, 0, 3, 2 * stream + 1]
         assert words[12:] == (last or [0, seed.data_ptr()])
     alone = randoms.bind_random_bits(calls[1:], counters[1:], "cuda:0")
-    (columns,) = alone(seed, 7)
+    (columns,) = alone(seed, 14)
     assert launched[-1][2] == [columns.data_ptr(), 40, 48, 0, 3, 15, *[0] * 6, *(last or [0, seed.data_ptr()])]
 
 

@@ -166,12 +166,14 @@ def require_block_codes(
     assert guards_hold()
 
 
+@pytest.mark.heavy
 @pytest.mark.rule("BLK-1", "BLK-3", "GLB-1", "HAD-1", "LAY-5")
 def test_rows_and_transformed_columns_of_every_kind_of_input(host):
     for shape, kind in (((192, 192), "numbers"), ((64, 64), "special"), ((128, 320), "patterns"), ((64, 128), "zeros")):
         require_quantized(host, "nvfp4-rht", shape, LINEAR, kind, path=plan.FUSED_HADAMARD)
 
 
+@pytest.mark.heavy
 @pytest.mark.rule("BLK-1", "MXS-1", "LAY-5", "LAY-8")
 def test_members_of_a_group_some_without_rows(host):
     require_group(host, "mxfp4", (0, 128, 384, 0, 0, 256), 192, TILED, "special")
@@ -184,6 +186,7 @@ def test_rows_alone_with_ragged_ends(host):
         require_quantized(host, "nvfp4", shape, TILED, kind, "row", plan.ROWS)
 
 
+@pytest.mark.heavy
 @pytest.mark.rule("FOS-1", "FOS-3", "LAY-5")
 def test_rows_under_a_search(host):
     for shape, kind in (((70, 136), "special"), ((33, 520), "numbers")):
@@ -352,6 +355,7 @@ def test_maxima(name, dtype, host):
     assert guards_hold()
 
 
+@pytest.mark.heavy
 @pytest.mark.rule("GLB-1", "HAD-4")
 def test_maxima_whose_last_boxes_go_to_blocks_that_start_later(monkeypatch):
     host = on_host(monkeypatch, multiprocessors=1)

@@ -235,6 +235,7 @@ def holders(name: str) -> set[str]:
     return {name, *(".".join(parts[:end]) for end in range(1, len(parts) + 1))}
 
 
+@pytest.mark.heavy
 def test_the_rest_decides_by_no_part_of_a_name() -> None:
     allowed = {name for names in ALLOWED_ELSEWHERE.values() for name in names}
     new = {name: lines for name, lines in found_elsewhere().items() if not holders(name) & allowed}

@@ -42,6 +42,7 @@ def every_pair(spec: fp4ref.Spec, amax: float | None) -> DirectionData:
 ROUNDED = (1.6015625, 1e-41)  # amaxes of which the roundings to 16 bits are computed by default
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("DEQ-1", "DEQ-3", "NUM-1")
 @pytest.mark.parametrize(
     ("amax", "dtype"),

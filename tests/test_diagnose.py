@@ -95,6 +95,7 @@ def test_the_library_has_unique_names_and_plain_sentences():
     assert not [item.text for item in (*MISTAKES, *readers) if item.text.endswith(".") or "\n" in item.text]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("SPC-5")
 @pytest.mark.parametrize("name", names_by_parts(PROFILES[name] for name in NEAREST))
 @pytest.mark.parametrize("families, every", [(GIVEN, 10), pytest.param(FAMILIES, 1, marks=pytest.mark.release)])
@@ -109,6 +110,7 @@ def test_a_kernel_made_of_a_specification_makes_its_bytes(name, families, every)
         assert side.amax is None or side.amax.tobytes() == wanted.amax.tobytes()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("CNF-2")
 @pytest.mark.parametrize("name", ["nvfp4", "nvfp4-2d", "nvfp4-rht", "nvfp4-4over6", "mxfp4", "torchao.nvfp4_2lvl"])
 @pytest.mark.parametrize("scale_layout", ["linear_padded", "tiled_8x4"])
@@ -119,6 +121,7 @@ def test_a_correct_kernel_has_nothing_to_explain(name, scale_layout):
     assert report_lines(found) == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("CNF-2", "PRO-1")
 @pytest.mark.parametrize(
     "name, declared",
@@ -188,6 +191,7 @@ def test_a_profile_registered_later_is_recognised(monkeypatch):
     assert "vendor.four" in found.profiles
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.rule("CNF-2")
 @pytest.mark.parametrize(
     "names",
@@ -206,6 +210,7 @@ def test_mistakes_in_several_stages_are_all_named(names):
     assert all(NAMES[name].text.partition(" = ")[0] in verdict(found) for name in names)  # a constant may be measured
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "spec, names",
     few(
@@ -286,6 +291,7 @@ def test_random_corruption_is_not_explained(part, stage, seconds):
     assert not found.explained
 
 
+@pytest.mark.heavy
 @pytest.mark.rule("CNF-30")
 def test_a_search_that_tried_everything_says_so_and_one_that_was_cut_says_how_it_gets_more_time():
     rng = np.random.default_rng(7)
@@ -336,6 +342,7 @@ def test_what_special_values_leave_open_is_said():
     assert verdict(found).endswith("not explained: the differences on NaN")
 
 
+@pytest.mark.heavy
 @pytest.mark.rule("CNF-2")
 def test_what_was_measured_in_a_few_cases_is_measured_anew_in_all(monkeypatch):
     def rounded(y, bits, codec):
@@ -439,6 +446,7 @@ def sides(kernels, exhibit_of):
             yield None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("CNF-1")
 @pytest.mark.parametrize("spec", [NVFP4, MXFP8_E4M3, NVFP4_RHT], ids=lambda spec: spec.name)
 def test_stages_that_mistakes_share_change_no_byte(spec):

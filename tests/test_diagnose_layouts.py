@@ -71,6 +71,7 @@ SAID = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("CNF-2")
 @pytest.mark.parametrize(("form", "order", "words"), SAID, ids=[order for _, order, _ in SAID])
 def test_own_digits_elsewhere_are_told_first(form, order, words, declared):

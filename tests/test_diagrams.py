@@ -189,6 +189,7 @@ def test_a_window_may_begin_and_end_within_a_byte(first: int, size: int) -> None
 OF_A_SPEC = [name for name in catalogue.FIGURES if {"spec", "shape"} & {*catalogue.figure(name).takes} == {"spec"}]
 
 
+@pytest.mark.heavy  # by default the figures of one profile, without faults
 @pytest.mark.parametrize("name", OF_A_SPEC)
 def test_the_numbers_of_every_profile_fit_their_cells(name: str) -> None:
     drawn: dict[str, str] = {}  # one profile for each drawing: many have the same numbers
@@ -290,6 +291,7 @@ def test_a_theme_changes_a_figure_and_nothing_else_does() -> None:
     assert catalogue.draw("tiled_128x4", theme="dark") != ALL["tiled_128x4"]
 
 
+@pytest.mark.heavy  # draws many tensors; by default one of each layout
 @pytest.mark.rule("LAY-1", "LAY-2", "LAY-3", "LAY-4", "LAY-5")
 @settings(max_examples=16, deadline=None)
 @given(
@@ -342,6 +344,7 @@ def test_side_by_side_labels(rows: int, columns: int, tiled: str) -> None:
         assert all(offset == LAYOUTS[name].offset(row, column, blocks) for row, column, offset in cells)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.rule("LAY-3", "LAY-4", "LAY-13")
 @pytest.mark.parametrize(
     "name", [name for name, form in LAYOUTS.items() if form.has_tiles and not form.unfit_for_scales()]
@@ -537,6 +540,7 @@ def test_hadamard_signs_of_the_figure() -> None:
         assert sign == ("-" if negative else "+")
 
 
+@pytest.mark.heavy
 def test_verdict_of_the_overview_is_that_of_verify(tmp_path: Path) -> None:
     x = np.zeros((1, 16), np.float32)
     x[0, : len(BLOCK)] = BLOCK
@@ -571,6 +575,7 @@ def test_gemm_says_which_operands_are_transformed_in_their_own_column() -> None:
     assert not any("Hadamard" in element.text for element in texts(ALL["gemm"]))
 
 
+@pytest.mark.heavy
 def test_pipeline_of_every_profile() -> None:
     both = [(spec, direction) for spec in fp4ref.profiles.values() for direction in ("row", "column")]
     for spec, direction in both:
@@ -797,6 +802,7 @@ def test_rules_of_every_figure_are_defined() -> None:
     assert catalogue.cited("tiled_8x4-element")[0] == "LAY-4"
 
 
+@pytest.mark.heavy  # an example of the help draws them all, too
 def test_all_writes_every_figure(tmp_path: Path) -> None:
     result = RUNNER.invoke(main, ["diagram", "--all", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
@@ -932,6 +938,7 @@ def in_font(request: pytest.FixtureRequest, chromium: Any) -> Any:
     return measured
 
 
+@pytest.mark.heavy  # by default the widths are computed
 def test_text_stays_in_its_canvas_and_cell_in_a_browser(in_font: Any) -> None:
     """Measured with two fonts; boxes have room above and below the glyphs."""
     charts = load(Path(__file__).parents[1] / "docs/generate/charts.py")
@@ -967,6 +974,7 @@ def test_text_widths_in_a_browser_are_upper_estimates(chromium: Any) -> None:
                 assert width <= text_width(text, 100, is_mono, bold) + 0.1, (family, text, bold)
 
 
+@pytest.mark.heavy
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_any_element_of_any_shape_is_drawn(data: st.DataObject) -> None:

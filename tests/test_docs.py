@@ -193,10 +193,31 @@ def test_pages_are_in_the_index():
     assert 'href="explorer.html"' in index
 
 
+@pytest.fixture(scope="module")
+def rule_pages():
+    """The generator of the rules' pages, which remembers what the profiles do otherwise."""
+    return load(DOCS / "generate/rule_pages.py")
+
+
+def test_profiles_that_do_otherwise_were_run(rule_pages):
+    """A function that cites other rules but computes the same is no departure; one of another order is."""
+    found = rule_pages.departing()
+    assert "te.python_reference" not in found["GLB-2"]
+    assert "torchao.nvfp4_2lvl" in found["GLB-2"]
+    assert "torchao.nvfp4_2lvl" in found["GLB-3"]
+    assert not {name for name in found["GLB-3"] if fp4ref.profiles[name].global_scale == "none"}
+    assert "" not in found
+    of_sign = {name for name, spec in fp4ref.profiles.items() if "." in name and spec.element.format == fp4ref.E2M1}
+    of_sign = {name for name in of_sign if fp4ref.profiles[name].element.sign != "bit"}
+    assert set(found["E2M1-2"]) == of_sign != set()  # an encoder by another comparison loses the sign of -0
+    assert "gfloat.mxfp8_e4m3" not in found["E4M3-2"]  # it overflows to NaN, and rounds what is in range alike
+    assert "gfloat.mxfp8_e4m3" in found["E4M3-5"]
+
+
 @pytest.mark.usefixtures("rules_read_once")
-def test_every_rule_has_a_page(tmp_path):
+def test_every_rule_has_a_page(tmp_path, rule_pages):
     """With its text, those who cite it, and figures that exist; the index entry is what a search finds first."""
-    load(DOCS / "generate/rule_pages.py").main(tmp_path / "rule")
+    rule_pages.main(tmp_path / "rule")
     found = {path.stem: path.read_text("utf-8") for path in (tmp_path / "rule").glob("*-*.md")}
     found = {rule: found[rule.lower()] for rule in rules.defined()}
     index = rules.read()
@@ -845,18 +866,3 @@ def test_notebooks_run_and_show_their_results(tmp_path):
     assert shown["check-notebook"].count("```text\nconforms\n```") == 1
     with pytest.raises(ZeroDivisionError):
         script.run("1 / 0", {})
-
-
-def test_profiles_that_do_otherwise_were_run():
-    """A function that cites other rules but computes the same is no departure; one of another order is."""
-    found = load(DOCS / "generate" / "rule_pages.py").departing()
-    assert "te.python_reference" not in found["GLB-2"]
-    assert "torchao.nvfp4_2lvl" in found["GLB-2"]
-    assert "torchao.nvfp4_2lvl" in found["GLB-3"]
-    assert not {name for name in found["GLB-3"] if fp4ref.profiles[name].global_scale == "none"}
-    assert "" not in found
-    of_sign = {name for name, spec in fp4ref.profiles.items() if "." in name and spec.element.format == fp4ref.E2M1}
-    of_sign = {name for name in of_sign if fp4ref.profiles[name].element.sign != "bit"}
-    assert set(found["E2M1-2"]) == of_sign != set()  # an encoder by another comparison loses the sign of -0
-    assert "gfloat.mxfp8_e4m3" not in found["E4M3-2"]  # it overflows to NaN, and rounds what is in range alike
-    assert "gfloat.mxfp8_e4m3" in found["E4M3-5"]

@@ -170,6 +170,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.rule("CNF-47", "CNF-2")
 @pytest.mark.parametrize("name", WRONG)
 def test_a_byte_that_no_quantizer_writes_is_tried_and_the_mistake_is_named(name):

@@ -85,6 +85,7 @@ def test_a_kernel_in_another_layout_conforms(few):
     assert check(function, "nvfp4").kind is Verdict.CONFORMS
 
 
+@pytest.mark.heavy
 def test_a_kernel_on_torch_tensors_conforms_in_columns(few):
     torch = pytest.importorskip("torch")
     made = kernel(arrays="torch", direction="column", inputs=("x", "amax"), outputs=("data", "scales"))
@@ -209,6 +210,7 @@ def stopping(calls, after):
     return stops
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("spec, largest", [("nvfp4", 0x3FCCCCCD), pytest.param("mxfp4", None, marks=pytest.mark.heavy)])
 def test_a_part_of_a_sweep_of_float32_has_met_every_byte(spec, largest):
     """The calls of all bytes come by turns: 1 of 40 have met each byte, and magnitudes from end to end."""

@@ -89,6 +89,7 @@ def quantized(source: Path, target: Path, to: str, spec: str, **options: Any) ->
     return open_checkpoint(target).tensors
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("CNV-24", "CNV-58")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def aimed(seed: int, dtype: str) -> np.ndarray:
         return x.astype(fp4ref.arrays.INPUT_DTYPES[dtype])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", names_by_parts(spec for spec in fp4ref.profiles.values() if not spec.stochastic))
 def test_agrees_with_quantizer(name: str) -> None:
     spec = fp4ref.profiles[name]
@@ -191,6 +192,7 @@ def test_rounding_in_words(codec: fp4ref.Codec, value: float, note: str, rules: 
     assert rounding(codec, np.float32(value), code) == (note, rules)
 
 
+@pytest.mark.heavy
 @given(arrays(np.uint32, st.integers(1, 40)), st.sampled_from(["float32", "bfloat16", "float16"]))
 def test_values_as_text_come_back(bits: np.ndarray, dtype: str) -> None:
     kind = fp4ref.arrays.INPUT_DTYPES[dtype]

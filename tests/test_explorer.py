@@ -261,6 +261,7 @@ def test_values_of_users_are_offered_or_named(tmp_path: Path) -> None:
     assert '"acme.unknown: numpy.sort"' in text
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", names_by_parts(fp4ref.profiles[name] for name in NAMES))
 def test_steps_are_those_of_explain(engine: MiniRacer, name: str) -> None:
     rng = np.random.default_rng(7)
@@ -328,6 +329,7 @@ def same_map(engine: MiniRacer, rng: np.random.Generator, found: str, layout: La
             assert ours is None or their == [*ours]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.rule("PACK-1", "PACK-3", "PACK-4", "PACK-7", "PACK-8", "PACK-9")
 @pytest.mark.parametrize("direction", ["row", "column"])
 def test_packings_of_the_script(engine: MiniRacer, direction: str) -> None:

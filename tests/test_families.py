@@ -173,6 +173,7 @@ def test_no_two_layouts_give_the_same_bytes():
         assert transposed[:size].tobytes() not in {part[:size].tobytes() for part in stored}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "dtype", "same"),
     [

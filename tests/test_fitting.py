@@ -39,6 +39,7 @@ def tried(spec, multiple, direction="row", dtypes=("bfloat16",)):
     return applying, left
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.rule("CNF-19", "CNF-104")
 @pytest.mark.parametrize(  # by default, each specification in one direction
@@ -177,6 +178,7 @@ def test_a_multiple_has_a_bound():
         Declaration(multiple=(2048, 1024))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.rule("CNF-19", "GEM-13")
 @pytest.mark.parametrize("name", ["nvfp4", "mxfp4", "nvfp4-row-scaled"])

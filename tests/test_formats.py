@@ -72,6 +72,7 @@ def assert_same_codes(values: np.ndarray, got: np.ndarray, expected: np.ndarray)
     assert not wrong.size, (values[wrong[:4]], got[wrong[:4]], expected[wrong[:4]])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.rule("E2M1-2", "E2M1-3", "E2M1-4", "E2M1-5", "E4M3-2", "E4M3-3", "E4M3-4", "E5M2-2", "E5M2-3", "E5M2-4")
 @pytest.mark.rule("E8M0-2", "E8M0-3")
 @pytest.mark.parametrize("kind", [ml_dtypes.bfloat16, np.float16])
@@ -81,6 +82,7 @@ def test_hardware_codec_on_every_16_bit_input(name, kind):
     assert_same_codes(values, HARDWARE[name].encode(values), expected_codes(values, HARDWARE[name]))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("E2M1-6", "E4M3-5", "E5M2-5")
 @pytest.mark.parametrize("codec", sorted(CODECS, key=codec_id), ids=codec_id)
 def test_codec_of_every_profile_and_rounding(codec):

@@ -49,6 +49,7 @@ def test_plain_nvfp4_differs():
     assert (q.data[0].tobytes().hex(), q.scales[0].tolist()) == ("a132c45565667e77", [0x73])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("FOS-1", "FOS-2", "FOS-3", "FOS-4", "FOS-5", "FOS-6", "NUM-1")
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("scale_max", [448, 256])

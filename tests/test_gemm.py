@@ -203,6 +203,7 @@ def test_terms_that_cancel_leave_the_small_ones(backend):
     assert sums(a, b, "blockwise", backend) == [2.0 ** (250 - 127 + 3) - 2.0 ** (250 - 127 + 3)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("GEM-2")
 @pytest.mark.parametrize("backend", AVAILABLE)
 @pytest.mark.parametrize("length", [1217394, 1217395])
@@ -362,6 +363,7 @@ def expected_of_operands(both):
     return expected(*stored_operands(both, "linear"), "exact", "float32", directions=both)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("GEM-1", "GEM-10", "LAY-6")
 @pytest.mark.parametrize("backend", AVAILABLE)
 @pytest.mark.parametrize("layout", [form.name for form in STANDARD_LAYOUTS])
@@ -425,6 +427,7 @@ def operands_without_amax(names):
     return ones, sums
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("GEM-11")
 @pytest.mark.parametrize("backend", AVAILABLE)
 @pytest.mark.parametrize("names", PAIRS)

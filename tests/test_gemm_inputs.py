@@ -60,6 +60,7 @@ def test_wrong_additions_are_caught_and_named(function, text):
     assert re.search(re.escape(text), report.headline), report.headline
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.rule("GEM-5", "GEM-8", "GEM-15", "GEM-17", "GEM-18", "CNF-2")
 @pytest.mark.parametrize(("function", "text"), few([*named(RAGGED)][::2] + [*named(RAGGED)][1::2], 3, every=4))
@@ -69,6 +70,7 @@ def test_what_is_wrong_in_a_tail_or_by_one_bit_is_caught_and_named(function, tex
     assert re.search(text, report.headline), report.headline
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.rule("GEM-1", "GEM-13", "CNF-2")
 @pytest.mark.parametrize(("function", "text"), few([*named(DEPTHS)], 8))
@@ -94,6 +96,7 @@ def decoded(operand):
     return spec.element.decode(codes) * np.repeat(scales, spec.block.columns, axis=1)[:rows, :depth]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.rule("GEM-8", "GEM-14", "GEM-15", "GEM-52")
 @pytest.mark.parametrize("name", few([*KERNELS["ADD_RIGHT"]][::2] + [*KERNELS["ADD_RIGHT"]][1::2], 3))
@@ -140,6 +143,7 @@ STAGES = {  # a kernel, and the rules that fail
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.example("CNF-79")
 @pytest.mark.slow  # each kernel is called on fifty small cases
 @pytest.mark.rule("GEM-1", "GEM-5", "GEM-8", "CNF-79")
@@ -162,6 +166,7 @@ def test_a_rule_fails_only_for_the_stage_that_it_decides(name):
     }.get(report.spec.name, (False, False))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.rule("GEM-16", "CNF-2")
 @pytest.mark.parametrize(("function", "text"), named(KERNELS["TURNED"]))
@@ -207,6 +212,7 @@ def test_special_cases_hold_what_they_say(spec):
     assert names == wanted
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("GEM-15")
 @pytest.mark.parametrize("spec", ["nvfp4", "nvfp4-4over6", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2"])
 @pytest.mark.parametrize("to", ["float32", "bfloat16", "float16"])

@@ -283,6 +283,7 @@ def test_mutants_are_caught_and_named(name):
     assert re.search(text, report.headline), report.headline
 
 
+@pytest.mark.heavy
 @pytest.mark.rule("CNF-26", "SPC-4")
 def test_scales_read_as_a_layout_that_was_registered_later():
     """Bands of two rows, whose bytes alternate: no named layout stores them so."""
@@ -337,6 +338,7 @@ def of_library(mode, spec, *, to="float32", layout="tiled_128x4"):
     return gemm
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("GEM-13", "GEM-14", "GEM-4", "GEM-7", "GEM-11")
 @pytest.mark.parametrize("mode", ["exact", "blockwise", "fast"])
 @pytest.mark.parametrize("name", ["nvfp4-row-scaled", "nvfp4-2d", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2"])
@@ -345,6 +347,7 @@ def test_our_modes_conform(name, mode):
     assert report.ok, report.headline
 
 
+@pytest.mark.heavy
 @pytest.mark.rule("GEM-9", "UE4M3-1")
 def test_scales_with_a_second_zero():
     spec, cases = "ggml.nvfp4", ("powers", "special", "special-tails", "second-zero")

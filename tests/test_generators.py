@@ -131,6 +131,7 @@ def test_every_group_has_the_word_that_its_thread_takes_for_it(name, shape):
         assert len(expected) == count  # every element once
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("SR-9", "SR-10")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", MAPS)

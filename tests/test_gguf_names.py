@@ -222,6 +222,7 @@ def test_gate_and_up_of_gpt_oss_are_two_tensors(tmp_path: Path) -> None:
     assert found["blk.0.attn_sinks.weight"].bytes() == struct.pack("<4f", 1, 2, -2, 0.25)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("CNV-42", "CNV-39")
 @pytest.mark.parametrize("make", [lambda: of_type("modelopt-nvfp4", "llama"), mixture, gpt_oss])
 @pytest.mark.parametrize("shard_bytes", [50_000, 5_000_000])

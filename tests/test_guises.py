@@ -58,6 +58,7 @@ def declared_arrays(part, declared):
     return pytest.importorskip("torch").from_numpy(np.array(part))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow  # ten kernels on many cases
 @pytest.mark.rule("CNF-1", "CNF-8")
 @pytest.mark.parametrize("guise", GUISES)

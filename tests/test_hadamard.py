@@ -187,6 +187,7 @@ def test_any_order_of_additions_lies_in_the_interval(group, order):
         assert low <= transform(group)[j] <= high
 
 
+@pytest.mark.heavy
 @pytest.mark.rule("HAD-7")
 @given(group=NARROW | SPREAD | GROUPS, data=st.data())
 def test_many_groups_are_judged_as_each_alone(group, data):

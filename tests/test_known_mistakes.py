@@ -92,6 +92,7 @@ def test_the_cases_that_a_mistake_changes_are_those_with_the_codes():
     assert found.changes == {family: count for family, count in changed.items() if count}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.usefixtures("swapped")
 @pytest.mark.parametrize(
     "code, why",

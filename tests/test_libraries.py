@@ -349,6 +349,7 @@ def test_other_operations(compiled):
     ).ok
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.rule("CNF-16", "GEM-13")
 @pytest.mark.parametrize(("function", "right"), few([("gemm", True), ("gemm_odd", False)], 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -18,7 +19,7 @@ from fp4ref.arithmetic import ARITHMETIC, TE, Arithmetic, register_arithmetic
 from fp4ref.arithmetic_checked import require_float32
 from fp4ref.cli import main
 from fp4ref.conformance.mistakes import MISTAKES
-from fp4ref.errors import DomainError, DTypeError, UnknownNameError
+from fp4ref.errors import DomainError, DTypeError, LayoutError, UnknownNameError
 from fp4ref.files import write_tensors
 from fp4ref.names import meant, near
 
@@ -96,6 +97,7 @@ def test_a_suffix_and_a_format_that_contradict_each_other(here: Path, arguments:
     assert fp4("diagram", "e2m1", "--as", "svg", "-o", "z.picture").exit_code == 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("line", ["explain --values 1", "profiles diff nvfp4 mxfp4", "doctor", "profiles"])
 def test_no_color_is_obeyed_by_every_command(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = shlex.split(line)
@@ -152,6 +154,7 @@ def test_a_missing_hypothesis_names_the_line_of_pip(module: str) -> None:
 # Printed commands
 
 
+@pytest.mark.heavy
 def test_printed_commands_name_what_was_imported(here: Path, request: pytest.FixtureRequest) -> None:
     request.addfinalizer(lambda: fp4ref.profiles.forget("acme.e"))
     lines = "import fp4ref\nfp4ref.register(fp4ref.NVFP4.replace(name='acme.e', element_max=4.0), 'a test')\n"
@@ -313,3 +316,71 @@ def test_doctor_counts_the_profiles_that_are_listed(monkeypatch: pytest.MonkeyPa
 def test_a_list_of_choices_begins_with_one_of() -> None:
     with pytest.raises(DomainError, match="need one of row, column"):
         fp4ref.kernels.Declaration(direction="up")  # type: ignore[arg-type]
+
+
+# Values
+
+
+@pytest.mark.rule("SPC-1")
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rounding": "AWAY"}, "codec: rounding 'AWAY', need one of even, .*away.*stochastic .SPC-1"),
+        ({"sign": "none"}, "codec: sign 'none', need one of bit, negative, not-positive, nonzero .SPC-1"),
+    ],
+)
+def test_a_pick_of_a_codec_that_does_not_exist(changes: dict[str, str], said: str) -> None:
+    with pytest.raises(DomainError, match=said):
+        fp4ref.Codec(format=fp4ref.E2M1, nan=(0, 0), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.rule("LAY-14")
+@pytest.mark.parametrize("text", [None, 4, b"m(8,*) k(4,*): m0 k0 k1 m1"])
+def test_a_layout_whose_text_is_none(text: object) -> None:
+    with pytest.raises(
+        LayoutError, match=f"layout a.c: a text of type {type(text).__name__}, need a str.*LAY-14"
+    ) as caught:
+        fp4ref.Layout("a.c", text)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.rule("SPC-4")
+def test_a_source_that_is_blank_is_listed_as_not_stated() -> None:
+    form = fp4ref.register(fp4ref.Layout("acme.unstated", "m(8,*) k(4,*): m0 k0 k1 m1"), source=" ")
+    assert fp4ref.LAYOUTS.source(form.name) == "not stated"
+    fp4ref.LAYOUTS.forget(form.name)
+    with pytest.raises(DTypeError, match="register: source of type int, need a str"):
+        fp4ref.register(form, source=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.rule("NUM-1")
+def test_the_message_says_how_an_arithmetic_refuses_formats() -> None:
+    def only_e8m0(amax, g, k):
+        raise ValueError(k.scale.format.name)
+
+    with pytest.raises(DomainError, match="raises ValueError.*an Fp4Error where it does not serve k's formats"):
+        register_arithmetic("acme.only", only_e8m0)
+
+
+# An interrupt before there is a command
+
+
+@pytest.mark.parametrize("start", [["-m", "fp4ref"], [str(Path(sys.executable).parent / "fp4ref")]])
+def test_an_interrupt_during_the_first_imports(tmp_path: Path, start: list[str]) -> None:
+    """NumPy is replaced by a module that interrupts the process which imports it."""
+    (tmp_path / "numpy.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhile True: pass\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    run = subprocess.run(
+        [sys.executable, *start, "--version"], env=environment, capture_output=True, timeout=60, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (130, b"", b"")
+
+
+def test_a_program_that_imports_the_package_keeps_its_traceback(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhile True: pass\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    run = subprocess.run(
+        [sys.executable, "-c", "import fp4ref"], env=environment, capture_output=True, timeout=60, check=False
+    )
+    assert run.returncode != 0
+    assert b"KeyboardInterrupt" in run.stderr

@@ -117,6 +117,7 @@ def verified(kernel, monkeypatch):
     return collected(report, judgements(kernel, cases_of(kernel), monkeypatch))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("CNF-1")
 @pytest.mark.parametrize("kernel", few([*CORRECT], 6), ids=lambda kernel: kernel.__name__)
 def test_correct_kernels_conform(kernel, monkeypatch):
@@ -241,6 +242,7 @@ def of_few(kernel):
     return pytest.param(kernel, marks=marks, id=kernel.__name__)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow  # each is a diagnosis over all cases
 @pytest.mark.rule("CNF-2", "CNF-26", "CNF-28")
 @pytest.mark.parametrize("kernel", [of_few(kernel) for kernel in MUTANTS if kernel.__name__ in FEW])
@@ -250,6 +252,7 @@ def test_a_few_mutants_are_said(kernel, monkeypatch):
     assert len(report.diagnosis.explanations[0].names) == len(kernel.names)
 
 
+@pytest.mark.heavy
 @pytest.mark.slow  # runs of pytest
 @pytest.mark.parametrize(
     "right, wrong, workers, status",

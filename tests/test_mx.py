@@ -38,6 +38,7 @@ def test_mx_2d_is_the_oracles(spec, data, direction):
     assert not oracle.differences(quantize(x, spec, direction), oracle.quantize(x, spec, direction))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("MXS-1", "MXS-2", "MXS-3", "MXS-4", "MXS-5")
 @pytest.mark.parametrize("mode", OCP)
 @pytest.mark.parametrize("spec", ELEMENTS, ids=lambda s: s.name)

@@ -684,6 +684,7 @@ def whole_run(tmp_path, text, spec, *options):
     return printed, json.loads(found.stdout), {kind: path.read_text() for kind, path in outputs.items()}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("CNF-11", "CNF-22", "CNF-68", "CNF-69")
 @pytest.mark.parametrize(
     ("text", "spec", "options", "kind", "status"),

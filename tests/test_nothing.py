@@ -93,6 +93,7 @@ def test_nothing_is_a_diagnosis_of_its_own(kernel, names, text):
     assert text in said(kernel, names)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("CNF-35")
 @pytest.mark.parametrize(("kernel", "only"), [(zeros, True), (zeros_if_large, False), (no_codes, False)])
 def test_some_zeros_are_not_everything(kernel, only):
@@ -102,6 +103,7 @@ def test_some_zeros_are_not_everything(kernel, only):
     assert found.only is only
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("CNF-35", "CNF-2")
 @pytest.mark.parametrize(
     ("part", "change", "text"),

@@ -43,6 +43,7 @@ def one_line(result: Result) -> bool:
     return result.exit_code == 2 and len(said) == 1 and "Traceback" not in result.stderr
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("CNV-3", "CNV-16", "CKP-21")
 @pytest.mark.parametrize(  # by default, each role with two or three of the values; in CI, with as many more
     ("value", "export", "suffix", "to"),

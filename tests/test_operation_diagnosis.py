@@ -66,6 +66,7 @@ DEQUANTIZE = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("CNF-2", "DEQ-1")
 @pytest.mark.parametrize(
     "wrong, name",
@@ -154,6 +155,7 @@ def test_right_kernels_conform(kernel):
     assert report(made_anew(kernel), kernel.spec, **KERNELS["declared"](kernel)).ok
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow  # pairs of mistakes
 @pytest.mark.rule("CNF-2")
 @pytest.mark.parametrize("kernel, names", few([*KERNELS["OPERATIONS"].values()], 6), ids=KERNELS["OPERATIONS"])
@@ -165,6 +167,7 @@ def test_wrong_kernels_are_named_first(kernel, names):
     assert all(any(name.startswith(wanted) for name in first) for wanted in names)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.rule("CNF-2", "CNF-28")
 @pytest.mark.parametrize("kernel, names, says", few([*MORE["OPERATIONS"].values()], 7), ids=MORE["OPERATIONS"])
@@ -195,6 +198,7 @@ def test_what_nothing_explains_is_not_guessed():
     assert found.first_stage == "values"
 
 
+@pytest.mark.heavy
 @pytest.mark.rule("CNF-26")
 def test_where_a_dequantizer_is_wrong_is_said_though_nothing_explains_it():
     right = KERNELS["RIGHT"]["Dequantizer"]

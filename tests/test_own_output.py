@@ -38,6 +38,7 @@ def findings(path: Path) -> set[tuple[str, str]]:
     return {(each.code, each.severity) for each in lint(path).findings}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("CNV-1", "CKP-13", "CKP-27")
 @pytest.mark.parametrize("export", EXPORTS)
 def test_what_is_written_is_not_blamed(export: str, tmp_path: Path) -> None:

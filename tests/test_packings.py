@@ -262,6 +262,7 @@ def kinds(function, **declared) -> set[str]:
     return {str(j.finding.kind) if j.finding else "equal" if j.equal else "differs" for j in judged}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.rule("CNF-8", "PACK-7", "PACK-8")
 @pytest.mark.parametrize("name", few(["high_first", "pairs_16", "words_big", "ggml.mxfp4_data", "vllm.marlin_fp4"], 3))
@@ -271,6 +272,7 @@ def test_a_kernel_that_declares_another_packing_is_judged_by_its_codes(name):
     assert kinds(kernel_of("low_first"), packing=name) & {"differs", "shape"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("PACK-2", "PACK-7")
 @pytest.mark.parametrize("name, found", [("high_first", True), ("pairs_16", True), ("ggml.mxfp4_data", False)])
 def test_padding_that_a_packing_states_is_judged(name, found):

@@ -87,6 +87,7 @@ def test_values_of_a_peer_without_bytes_are_counted():
     assert not line.kept
 
 
+@pytest.mark.heavy
 def test_inputs_are_matrices_of_whole_blocks(monkeypatch):
     cases = script.inputs(1)
     assert {key.split("/")[1] for key in cases} == {"float32", "bfloat16", "float16"}

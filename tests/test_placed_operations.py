@@ -61,6 +61,7 @@ def test_products_are_caught_and_told_with_their_place(name):
     assert re.search(says, report.headline), report.headline
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.rule("CNF-2", "CNF-10")
 def test_the_diagnosis_of_a_product_ends_in_time():

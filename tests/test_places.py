@@ -359,6 +359,7 @@ def test_a_mistake_everywhere_is_named_without_a_size():
     assert (first.names, first.place) == (("element-away",), "")
 
 
+@pytest.mark.heavy
 @pytest.mark.rule("CNF-92")
 @pytest.mark.example("CNF-92")
 def test_boundaries_that_hold_everywhere_are_named_before_a_size():

@@ -150,6 +150,7 @@ def all_end(found: list[int]) -> bool:
 # Processes end
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.example("CNF-95")
 @pytest.mark.rule("CNF-95")
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -194,6 +195,7 @@ def test_a_judge_that_ends_while_the_kernel_is_loaded(here):
 # Time
 
 
+@pytest.mark.heavy
 @pytest.mark.example("CNF-74")
 @pytest.mark.rule("CNF-37", "CNF-74")
 def test_only_the_first_call_may_compile(here):
@@ -348,6 +350,7 @@ def test_the_process_has_the_same_copy_of_fp4ref(here, tmp_path):
 # Imports
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.example("CNF-15", "CNF-98")
 @pytest.mark.rule("CNF-15", "CNF-98")
 @pytest.mark.parametrize(

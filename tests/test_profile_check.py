@@ -132,6 +132,7 @@ def test_versions_of_a_profile():
         names["modelopt.nvfp4@0.4"]
 
 
+@pytest.mark.heavy
 def test_the_report_fits_a_terminal(check, monkeypatch):
     whole = check("checked.mxfp4", "away").stdout
     monkeypatch.setenv("COLUMNS", "60")
@@ -143,6 +144,7 @@ def test_the_report_fits_a_terminal(check, monkeypatch):
     assert max(wide) > 60 >= max(narrow)
 
 
+@pytest.mark.heavy
 @pytest.mark.rule("PRO-7")
 def test_profiles_of_other_blocks_do_not_end_the_search_for_a_field(check):
     """Wide profiles are among the fields that are tried; scales of other shapes are no explanation."""

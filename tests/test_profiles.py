@@ -43,6 +43,7 @@ CHECKS = sorted(
 )  # of a few seconds; tests/test_profile_check.py has more
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("line", few([*CHECKS, *sorted(EXAMPLES - {*CHECKS})][::-1], len(EXAMPLES) - len(CHECKS) + 1))
 def test_help_examples_run(line: str, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -150,6 +151,7 @@ def test_python_reference_differs_in_minus_zero_and_nan() -> None:
     assert [outcome.code for outcome in nan.outcomes] == [0x0, 0x7]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("a", "b", "kinds"),
     [
@@ -229,6 +231,7 @@ def test_counts_are_those_of_the_bytes() -> None:
     assert (found.elements, found.blocks) == (x.size, x.size // 16)
 
 
+@pytest.mark.heavy
 def test_values_where_bytes_cannot_be_compared() -> None:
     text = run("fp4ref profiles diff mxfp4 nvfp4")
     assert "bytes cannot be compared one to one" in text
@@ -239,6 +242,7 @@ def test_values_where_bytes_cannot_be_compared() -> None:
     assert count(a, b, np.float32([[np.nan, 1]])).values == 0
 
 
+@pytest.mark.heavy
 def test_stochastic_specs_share_a_random_byte(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     spec = fp4ref.NVFP4.replace(name="mine.json", element=STOCHASTIC_E2M1)
@@ -255,6 +259,7 @@ def test_stochastic_specs_share_a_random_byte(tmp_path, monkeypatch) -> None:
 PAIRS = list(itertools.combinations(NAMES, 2))
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize(("a", "b"), few(PAIRS[:: len(PAIRS) // 2], 1))
 def test_any_pair(a: str, b: str) -> None:

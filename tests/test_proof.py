@@ -182,6 +182,7 @@ def test_a_record_is_whole_or_that_of_before(tmp_path, monkeypatch):
     assert [*tmp_path.iterdir()] == [records.path_of(claim)]
 
 
+@pytest.mark.heavy
 @pytest.mark.slow  # starts processes
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
 @pytest.mark.rule("CNF-11")
@@ -272,6 +273,7 @@ def test_a_digest_of_python_follows_what_is_used():
     assert "fp4ref.formats.floats:ignoring_float_warnings" not in found
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("rules_read_once")
 def test_sources_that_need_torch_are_read_without_it():
     program = """import sys
@@ -292,6 +294,7 @@ def test_a_name_in_a_module_is_no_module_of_that_name_elsewhere(tmp_path, monkey
     assert find_module("fp4ref.formats.codec.encode") is None
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("rules_read_once")
 def test_a_record_of_other_code_is_out_of_date(monkeypatch):
     claim = claims()["encode-e2m1/golden"]

@@ -78,6 +78,7 @@ PLANTED = {  # claim: the module that is changed, its function, and what makes t
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("THM-2", "THM-4", "THM-5", "THM-6")
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_mistake_in_a_theorem_is_refuted(name, monkeypatch):

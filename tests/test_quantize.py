@@ -185,6 +185,7 @@ def test_a_transposed_block_can_choose_the_other_candidate(backend):
         assert scale_bytes(fp4ref.quantize(x, fp4ref.NVFP4_2D, direction, backend=backend)) == {0x7E}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("BLK-8")
 @pytest.mark.parametrize(
     "name", ["nvfp4", "nvfp4-row-scaled", "nvfp4-4over6", "mxfp4", "mxfp8-e5m2", "torchao.nvfp4_2lvl"]
@@ -253,6 +254,7 @@ def test_strides_do_not_matter(direction):
         assert not oracle.differences(quantize(view, spec, direction), expected)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("NUM-1", "GLB-1")
 @pytest.mark.parametrize("name", names_by_parts(fp4ref.profiles.values()))
 def test_results_do_not_depend_on_the_tiles(name, monkeypatch):

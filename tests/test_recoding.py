@@ -143,6 +143,7 @@ def codes_from(rng: Any, rows: int, columns: int, magnitudes: list[int]) -> Any:
 ALL = [0, 1, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("CNV-21", "CNV-22", "THM-4", "THM-5", "CNV-52")
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(

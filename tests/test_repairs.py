@@ -69,6 +69,7 @@ def repaired(command: str, target: Path) -> Path:
     return target
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("CNV-54")
 @pytest.mark.parametrize("name", named([each for each in DEFECTS if each not in LOST], QUICK))
 def test_the_printed_command_repairs_a_defect(name: str, tmp_path: Path) -> None:

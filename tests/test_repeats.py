@@ -105,6 +105,7 @@ def test_torch_tensors_of_every_kind():
             )
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.rule("HAD-1", "HAD-2", "HAD-3", "HAD-4", "GLB-1")
 @pytest.mark.parametrize("signs", [0, 0xA5C3, 0xFFFF])
 @pytest.mark.parametrize("shape", [(16, 16), (48, 37), (128, 130), (32, 1), (528, 512)])

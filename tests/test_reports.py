@@ -229,6 +229,7 @@ def test_a_case_with_nan_blames_the_code_of_nan_only_for_it(rule, change):
     assert of_kernel(report).blame.broken == (rule,)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("CNF-2", "CNF-24")
 @pytest.mark.parametrize(
     "rules, change",
@@ -395,6 +396,7 @@ def test_one_wrong_scale_is_shown_in_its_place(name, tmp_path):
     assert (codes.count, found.count, found.first) == (0, 1, (200, 61))
 
 
+@pytest.mark.heavy
 def test_a_tensor_of_any_size_becomes_a_small_picture(view):
     x = np.zeros((5000, 4096), np.float32)
     q = fp4ref.quantize(x, "mxfp4", backend="numpy").row
@@ -460,6 +462,7 @@ def test_what_cannot_be_written_is_refused(dump, arguments, words, tmp_path, mon
     assert words in result.stderr
 
 
+@pytest.mark.heavy
 @pytest.mark.rule("GEM-13", "CNF-2")
 def test_a_kernel_that_multiplies_has_the_same_reports(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -502,6 +505,7 @@ def test_an_assertion_has_its_message_in_a_notebook_too(monkeypatch):
         assert_conforms(high_first, "nvfp4", families=["normal"])
 
 
+@pytest.mark.heavy
 def test_lines_are_wrapped_between_words_on_a_terminal_only():
     """A name that is wider than the terminal stays whole, so that it can be copied."""
     sentence = "  not judged: " + "strides (x is always contiguous), " * 4 + "a/very/long/name/of/one/case" * 3

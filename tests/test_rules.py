@@ -80,6 +80,7 @@ def tree(tmp_path):
     return rules.Tree(tmp_path / "spec", tmp_path / "package", backends, tmp_path / "tests")
 
 
+@pytest.mark.heavy  # `fp4ref rules --check` finds the same, in a step of its own
 def test_every_rule_is_defined_once_and_covered(rules_of_the_checkout):
     assert rules_of_the_checkout.gaps == []
 
@@ -278,6 +279,7 @@ def test_what_is_read_for_some_rules_is_what_is_read_of_them(rules_of_the_checko
         assert found.citing(rule) == rules_of_the_checkout.citing(rule)
 
 
+@pytest.mark.heavy
 def test_command_checks(tree, monkeypatch):
     monkeypatch.setattr(rules, "here", lambda: tree)
     monkeypatch.setattr(records, "gaps", list)  # to read what certificates cover takes seconds: CI checks this tree
@@ -335,6 +337,7 @@ LISTS = (
 )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("rules_read_once")
 @pytest.mark.parametrize(("rule", "many"), [("BLK-4", True), ("HAD-1", False)])
 def test_statements_of_many_certificates_are_left_to_prove(rule: str, many: bool) -> None:
@@ -364,6 +367,7 @@ def test_lists_and_texts_are_wrapped_between_words(line: str) -> None:
     assert sorted(words[0]) == sorted(words[1])
 
 
+@pytest.mark.heavy
 def test_the_code_of_a_rule_is_listed_by_what_it_is_for() -> None:
     """The golden model's first, with the line of a layout's digits; each citation in one room."""
     index = rules.read(only=["LAY-3", "E2M1-3"])

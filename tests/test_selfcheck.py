@@ -282,6 +282,7 @@ def crash(x, spec, result, scale_layout):
     raise ZeroDivisionError("in the kernel")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("golden_once")
 @pytest.mark.parametrize(
     ("operations", "rules", "spared"),

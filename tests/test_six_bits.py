@@ -234,6 +234,7 @@ def test_backends_agree_bit_for_bit(backend, spec, shape):
             assert values.tobytes() == fp4ref.dequantize(golden, to, backend="numpy").tobytes()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.rule("GEM-2", "GEM-4", "PACK-4")
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 @pytest.mark.parametrize("spec", OWN, ids=lambda spec: spec.name)

@@ -125,6 +125,7 @@ def test_level_1_has_more_rows_and_columns_than_16_bits_count(kernel, limit):
     assert "/bf16/" in found
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.rule("CNF-20")
 def test_level_2_has_more_elements_than_float32_counts():

@@ -57,6 +57,7 @@ def test_a_nan_passes_its_sign_on(backend):
         assert np.signbit(values).all() == np.signbit(values).any() == (sign == "1")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.rule("GLB-9")
 @pytest.mark.example("GLB-9")
 @pytest.mark.parametrize("spec", ["nvfp4", "nvfp4-row-scaled"])

@@ -361,6 +361,7 @@ def conforms(program, plan):
     return [judgement.case.id for judgement in found if not judgement.equal] == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("SPC-8", "CNF-6")
 @pytest.mark.parametrize("spec", OWN, ids=lambda spec: spec.name)
 def test_aimed_cases_of_every_own_spec(program, spec: Spec):

@@ -434,6 +434,7 @@ def cases():
 CASES = cases()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("PRO-3")
 @pytest.mark.example("PRO-3")
 @pytest.mark.parametrize("key", CASES, ids="-".join)

@@ -129,6 +129,7 @@ def test_the_mean_is_above_the_value_for_576_magnitudes():
     assert (STOCHASTIC_E2M1.expectation(below) < below).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.rule("SR-4")
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
 def test_the_expectation_of_every_16_bit_input_exactly(dtype):

@@ -42,6 +42,7 @@ def test_a_tail_is_bounded_from_above_and_tightly(n, data, p):
         assert got <= max(true, Fraction(1, 2**1000)) * (1 + Fraction(1, 10**4))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("SR-11")
 @pytest.mark.parametrize("n, p", [(1000, Fraction(1, 256)), (2000, Fraction(1, 2)), (500, Fraction(255, 256))])
 def test_an_interval_leaves_out_less_than_alpha_and_no_more_than_it_must(n, p):
@@ -80,6 +81,7 @@ def own(number, shape, direction):
     return fp4ref.random_bits(shape if direction == "row" else shape[::-1], direction, seed=11, stream=number)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("SR-11")
 @pytest.mark.parametrize("dtype", ["bfloat16", *few(["float16", "float32"], 0)])
 @pytest.mark.parametrize("spec", [SPEC, TILES, HADAMARD], ids=lambda s: s.name)
@@ -104,6 +106,7 @@ def test_the_standards_own_generator_has_no_pairs_alike_in_any_of_many_seeds():
         assert judge_stochastic(SPEC, trials(SPEC, draw)).ok
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.rule("SR-10", "SR-11", "SR-16", "SR-18")
 @pytest.mark.parametrize("name", few([*fp4ref.random_maps], 2))
 def test_a_declared_seed_names_the_map(name):
@@ -163,6 +166,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("SR-9", "SR-11")
 @pytest.mark.parametrize("name", few([*MISTAKES], 5))
 def test_known_mistakes_are_named(name):
@@ -274,6 +278,7 @@ def test_hypergeometric_intervals_of_the_rule():
     assert low + high == 1 << 19
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("SR-11")
 @pytest.mark.parametrize(
     "name, change",

@@ -73,6 +73,7 @@ def test_the_same_bits_in_every_call_are_a_finding():
     assert judge_drawing(SPEC, Subject.of(partial(seeded, name="te.2d"), **SEEDED)).ok  # the caller gives the seed
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("SR-10", "SR-11", "SR-16", "SR-18")
 @pytest.mark.parametrize("name", ["te.tuned_1d", "te.2d", "te.rht_fused"])
 def test_a_kernel_with_seed_and_offset_is_judged_by_maps(name):
@@ -150,6 +151,7 @@ def down(x):
     assert "--family and --level: for a kernel that is given its random bits" in run.output
 
 
+@pytest.mark.heavy
 @pytest.mark.slow  # three seeds
 @pytest.mark.rule("CNF-21", "SR-11")
 def test_a_run_without_end_ends_with_the_seed_that_fails():

@@ -183,6 +183,7 @@ def test_what_does_not_apply():
 # What is right
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "more", few([{"strided": True}, {"arrays": "torch", "alignment": 1}, {"alignment": 128}, {}], 2)
 )

@@ -175,6 +175,7 @@ def limited():
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("FIL-4")
 @pytest.mark.parametrize("name", ["junit", "html", "save-case", "gen", "explore", "diagram-svg", "quantize", "report"])
 def test_a_full_disk_names_the_file_and_leaves_the_old_one(here, name, monkeypatch):

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from fp4ref import te  # noqa: E402
 from fp4ref.te import pickled_state  # noqa: E402
 from fp4ref.te.delayed_scaling import Histories, update_scales  # noqa: E402
+from fp4ref.te.delayed_scaling import fused_amax_and_scale_update_after_reduction as fused  # noqa: E402
 from fp4ref.te.errors import SettingError  # noqa: E402
 from fp4ref.te.quantization import DelayedScalingRequest, FP8GlobalStateManager, QuantizerRole  # noqa: E402
 from fp4ref.te.recipe import CustomRecipe, DelayedScaling, Format, MXFP8BlockScaling, Range  # noqa: E402
@@ -426,3 +427,56 @@ def test_scales_are_updated_by_the_extension_as_by_a_state():
     fused_amax_and_scale_update_after_reduction(*given)
     assert meta.scale.item() == state.scale.item() == np.float32(448 / 2) / np.float32(5)
     assert torch.equal(meta.amax_history, state.amax_history)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.rule("TEL-45", "TEL-46", "TEL-65", "TEL-67", "TEL-93")
+@pytest.mark.parametrize("algorithm", ["max", "most_recent"])
+def test_updates_on_a_device_are_those_of_a_cpu(algorithm):
+    rng = np.random.default_rng(len(algorithm))
+    odd = np.float32([0, -0.0, 1e-45, 448, 3e38, np.inf, np.nan])
+    for length, operands in ((1, 1), (2, 3), (300, 2), (1024, 3)) * 3:
+        recipe = DelayedScaling(amax_history_len=length, amax_compute_algo=algorithm, margin=int(rng.integers(-2, 3)))
+        values = rng.random((length, operands)).astype(np.float32)
+        states = [
+            SimpleNamespace(
+                recipe=recipe,
+                group=None,
+                scale=torch.ones(operands, device=device),
+                amax_history=torch.from_numpy(values.copy()).to(device),
+                largest=448.0,
+            )
+            for device in ("cpu", "cuda")
+        ]
+        for step in range(8):
+            current = rng.choice(odd, operands) if step % 2 else rng.random(operands).astype(np.float32)
+            for state in states:
+                before = state.scale._version, state.amax_history._version
+                maxima = torch.from_numpy(current.copy()).to(state.scale.device)
+                if step % 4 == 3:  # as without a reduction
+                    state.amax_history[0].copy_(maxima)
+                    maxima = state.amax_history[0]
+                update_scales(state, maxima)
+                assert state.scale._version > before[0]
+                assert state.amax_history._version > before[1]
+            assert states[0].scale.numpy().tobytes() == states[1].scale.cpu().numpy().tobytes()
+            assert states[0].amax_history.numpy().tobytes() == states[1].amax_history.cpu().numpy().tobytes()
+
+
+@pytest.mark.rule("TEL-65")
+def test_what_a_backend_does_not_read_is_moved_by_steps(monkeypatch):
+    """Another type, a column of a matrix, memory that is shared, and a backend that would fail."""
+    monkeypatch.setattr("fp4ref.te.delayed_scaling.server", lambda *rest: (None, lambda *given, **named: 1 / 0))
+    shared = torch.zeros(5)
+    for history, scale, current in (
+        (torch.zeros(2, 1, dtype=torch.float64), torch.ones(1, dtype=torch.float64), torch.tensor([7.0]).double()),
+        (torch.zeros(2, 2)[:, :1], torch.ones(1), torch.tensor([7.0])),
+        (torch.zeros(2, 2), torch.ones(4)[::2], torch.full((2,), 7.0)),
+        (shared[:4].view(4, 1), shared[4:], shared[2:3].fill_(7)),
+    ):
+        fused(current, [history], [scale], "most_recent", te.DType.kFloat8E4M3, 0)
+        assert set(scale.tolist()) == {64}
+        assert set(history[-1].tolist()) == {7}
+    with pytest.raises(ZeroDivisionError):
+        fused(torch.tensor([7.0]), [torch.zeros(2, 1)], [torch.ones(1)], "max", te.DType.kFloat8E4M3, 0)

@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fp4ref import registry, te  # noqa: E402
 from fp4ref.te import device_product as module  # noqa: E402
 from fp4ref.te.device_product import device_product  # noqa: E402
 
@@ -21,13 +22,21 @@ def filled(monkeypatch):
 
     def multiply(call, left, right, factors, bias, out):
         noted.append(out)
-        matrices = [(x.arrays[0].t() if x.transposed else x.arrays[0]).float() for x in (left, right)]
+        matrices = [(matrix.t() if x.transposed else matrix).float() for x in (left, right) for matrix in [values(x)]]
         sums = matrices[0] @ matrices[1].t()
         result = (sums if bias is None else sums + bias.float()).bfloat16()
         return result if out is None else out.copy_(result)
 
     monkeypatch.setattr(module, "server", lambda *call, **kinds: (call, multiply))
     return noted
+
+
+def values(x):
+    """Return the matrix of an operand as it is stored."""
+    if x.decode is None:
+        return x.arrays[0]
+    assert x.decode.operation == "block_values"
+    return registry.choose(x.decode, None)(x.decode, *x.arrays, x.squares)
 
 
 def sample(*shape):
@@ -84,3 +93,56 @@ def test_other_tensors_are_left_to_torch(filled, change):
     assert product(x, x, bias=change(bias)) is None
     assert not filled
     assert product(torch.nn.Parameter(x), x, bias=torch.nn.Parameter(bias)) is not None
+
+
+def blockwise(x, side):
+    return te.Float8BlockQuantizer(te.DType.kFloat8E4M3, block_scaling_dim=side)(x)
+
+
+@pytest.mark.rule("TEL-31", "TEL-49")
+@pytest.mark.parametrize("side", [1, 2])
+def test_block_scaled_operands_are_given_as_they_are_stored(filled, side):
+    a, b = sample(130, 272), sample(48, 272) * 8
+    for wide in (a, b):
+        wide[:, 128:] *= 64  # other scales
+    expected = b.float() @ a.float().t()
+    assert torch.equal(product(blockwise(a, side), blockwise(b, 1)), expected.bfloat16())
+    assert torch.equal(product(a, blockwise(b, side)), expected.bfloat16())
+    turned = device_product(
+        blockwise(a.t().contiguous(), side), "column", b, "row", (), None, None, torch.device("cpu")
+    )
+    assert torch.equal(turned, expected.bfloat16())
+    assert len(filled) == 3
+    other = blockwise(a, side)
+    other._rowwise_scale_inv = other._rowwise_scale_inv[:, ::2].repeat_interleave(2, 1).t().contiguous().t()
+    assert product(other, b) is None  # scales with gaps are left to torch
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.rule("TEL-31", "TEL-32", "TEL-49", "TEL-75")
+@pytest.mark.parametrize("sides", [(1, 1), (2, 1), (1, 2), (2, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(256, 128, 384), (136, 40, 72), (131, 130, 129)], ids=str)
+def test_block_scaled_products_on_a_device_are_those_of_a_cpu(sides, shape):
+    rows, columns, depth = shape
+    for layout in ("TN", "NN", "NT"):
+        a = sample(*((columns, depth) if layout[0] == "T" else (depth, columns)))
+        b = sample(*((rows, depth) if layout[1] == "N" else (depth, rows))) * 8
+        a[: a.shape[0] // 2] *= 64
+        bias = sample(columns)
+        made = [
+            [
+                te.general_gemm(
+                    blockwise(a.to(device), sides[0]),
+                    blockwise(b.to(device), sides[1]),
+                    torch.bfloat16,
+                    layout=layout,
+                    bias=added,
+                )[0].cpu()
+                for _ in range(3)
+                for added in (None, bias.to(device))
+            ]
+            for device in ("cpu", "cuda")
+        ]
+        for on_cpu, on_device in zip(*made, strict=True):
+            assert torch.equal(on_cpu.view(torch.int16), on_device.view(torch.int16)), layout

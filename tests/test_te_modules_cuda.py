@@ -82,6 +82,8 @@ STEPS = {
     "nvfp4, high precision": te.recipe.NVFP4BlockScaling(**STABLE, backward_override="high_precision"),
     "mxfp8, dequantized": te.recipe.MXFP8BlockScaling(backward_override="dequantized"),
     "delayed": te.recipe.DelayedScaling(),
+    "blocks": te.recipe.Float8BlockScaling(),
+    "blocks, dequantized": te.recipe.Float8BlockScaling(backward_override="dequantized"),
 }
 
 
@@ -105,11 +107,39 @@ def test_repeated_steps_are_those_that_decide_everything_anew(
         seen.append((steps, debug.operation_counts()))
     (mine, counts), (anew, expected) = seen
     multiplies = torch.cuda.get_device_capability() == (9, 0) and not (kind == "GroupedLinear" and 0 in splits)
-    assert several._several or recipe == "delayed" or not multiplies
+    assert several._several or not multiplies
     assert counts == expected
     for here, there in zip(mine, anew, strict=True):
         for a, b in zip(here, there, strict=True):
             assert torch.equal(a.view(torch.int16), b.view(torch.int16))
+
+
+@pytest.mark.rule("TEL-44", "TEL-47")
+@pytest.mark.parametrize("kind", ["Linear", "GroupedLinear"])
+def test_modules_of_a_kind_keep_their_own_scales(kind: str, monkeypatch: Any) -> None:
+    """Two modules of delayed scaling, one after the other: each has the scales of what it was given."""
+    inputs = [torch.randn(256, 256, device="cuda").bfloat16() * scale for scale in (1, 3, 0.01, 40, 2, 7)]
+    seen = []
+    for repeats in (True, False):
+        monkeypatch.setattr(several, "_several", {})
+        monkeypatch.setattr(several, "_met", {})
+        if not repeats:
+            monkeypatch.setattr(together, "server", lambda *_: None)
+        torch.manual_seed(7)
+        FP8GlobalStateManager.reset()
+        modules, recipe = [KINDS[kind](), KINDS[kind]()], te.recipe.DelayedScaling(amax_history_len=3)
+        steps = [
+            step(module, x * factor, recipe, None, (128, 64, 64))
+            for x in inputs
+            for module, factor in zip(modules, (1, 1000), strict=True)
+        ]
+        assert bool(several._several) == (repeats and torch.cuda.get_device_capability() == (9, 0))
+        metas = [module.fp8_meta[way] for module in modules for way in ("scaling_fwd", "scaling_bwd")]
+        seen.append(
+            [*(x for each in steps for x in each), *(x for each in metas for x in (each.scale, each.amax_history))]
+        )
+    for mine, anew in zip(*seen, strict=True):
+        assert torch.equal(mine.view(torch.uint8), anew.view(torch.uint8))
 
 
 SPLITS = (64, 32, 160)
@@ -118,12 +148,12 @@ SPLITS = (64, 32, 160)
 @pytest.mark.rule("TEM-1")
 @pytest.mark.parametrize("before", range(4))
 @pytest.mark.parametrize("kind", ["Linear", "GroupedLinear"])
-@pytest.mark.parametrize("recipe", ["nvfp4", "mxfp8", "fp8"])
+@pytest.mark.parametrize("recipe", ["nvfp4", "mxfp8", "fp8", "blocks"])
 def test_a_graph_can_hold_any_call_of_a_kind(kind: str, recipe: str, before: int, monkeypatch: Any) -> None:
     """Capture the first call, the one that is recorded, or one that is repeated; and go on after it."""
     torch.manual_seed(0)
     module, x = KINDS[kind](), torch.randn(256, 256, device="cuda").bfloat16()
-    run = lambda: step(module, x, RECIPES[recipe], None, SPLITS)  # noqa: E731
+    run = lambda: step(module, x, STEPS[recipe], None, SPLITS)  # noqa: E731
     with monkeypatch.context() as plain:
         plain.setattr(together, "server", lambda *_: None)
         expected = run()  # which loads the kernels, too
@@ -164,7 +194,7 @@ def test_neither_the_recorded_call_nor_its_program_needs_much_more_memory(recipe
 
 
 @pytest.mark.rule("TEM-1")
-@pytest.mark.parametrize("recipe", ["nvfp4", "nvfp4, stochastic", "mxfp8", "fp8"])
+@pytest.mark.parametrize("recipe", ["nvfp4", "nvfp4, stochastic", "mxfp8", "fp8", "blocks", "delayed"])
 def test_steps_that_follow_each_other_at_once_are_those_that_wait(recipe: str, monkeypatch: Any) -> None:
     """Arrays of a program share memory, and its kernels start early: nothing may write what another one still reads."""
     inputs = [torch.randn(256, 256, device="cuda").bfloat16() * 2.0 ** (turn % 7) for turn in range(40)]

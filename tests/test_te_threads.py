@@ -54,6 +54,7 @@ def equal(made, expected):
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("TEM-1", "TEM-2")
 @pytest.mark.parametrize("role", ["input", "weight", "grad_output"])
 @pytest.mark.parametrize(("first", "second"), [(BOTH, NONE), (BOTH, GRADIENTS), (GRADIENTS, BOTH), (NONE, BOTH)])
@@ -119,6 +120,7 @@ def test_a_call_leaves_the_module_s_quantizers_as_they_are(module):
             assert {name: each.get_usages() for name, each in layer._operands.items()} == before
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", [te.recipe.MXFP8BlockScaling(), te.recipe.Float8CurrentScaling()], ids=["mx", "fp8"])
 @pytest.mark.parametrize("module", MODULES)

@@ -415,6 +415,7 @@ print(mallinfo2().d - before, flush=True)
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_freed_memory_stays_with_the_process():
     """glibc maps 20 MiB by themselves, unless a larger block was freed before; from twice that on it returns memory."""

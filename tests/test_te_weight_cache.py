@@ -59,6 +59,7 @@ def counts(role: str = "weight") -> tuple[int, int]:
     return found["swizzle_standalone"].get(role, 0), found["swizzle_in_quantize"].get(role, 0)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("TEM-20", "TEL-7")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(

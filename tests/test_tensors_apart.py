@@ -56,6 +56,7 @@ def test_tensors_that_were_not_diagnosed_break_rules_too():
     assert list(blame(replace(found, undiagnosed=1), fp4ref.NVFP4, ["PACK-1", "LAY-1"]).broken) == []
 
 
+@pytest.mark.heavy
 @pytest.mark.example("CNF-49")
 @pytest.mark.slow  # a search that finds nothing, and two that do
 @pytest.mark.rule("CNF-49", "CNF-2")
@@ -128,6 +129,7 @@ def test_rows_of_a_large_tensor_are_counted_from_where_its_part_begins(tmp_path)
     assert one.text == f"elements have the opposite sign, in rows from {1500 - first} on (counted from row {first})"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("CNF-2", "CNF-24")
 @pytest.mark.parametrize(
     "codec, rounding, rule",

@@ -73,6 +73,7 @@ def test_every_theorem_is_evaluated_for_a_specification_that_is_asked_about():
     assert set(CONCERNED) == {spec.name for spec in OWN if not spec.stochastic}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("THM-1", "THM-2", "THM-3")
 @pytest.mark.parametrize("spec", names_by_parts(spec for spec in fp4ref.profiles.values() if not spec.stochastic))
 def test_no_theorem_is_promised_for_the_arithmetic_of_others_and_fails(spec, monkeypatch):

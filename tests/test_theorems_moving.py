@@ -93,6 +93,7 @@ def spans(sets):
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("THM-5")
 @pytest.mark.parametrize(
     "high, low",
@@ -131,6 +132,7 @@ def test_the_spans_of_the_127_sets_are_those_of_the_rule():
     assert counts == {17: 70, 18: 36, 19: 14, 20: 7}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("THM-6")
 @pytest.mark.parametrize("mantissa", range(8, 16))
 def test_nvfp4_moves_exactly_where_a_search_finds_a_power_of_two(mantissa):

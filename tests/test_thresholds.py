@@ -71,6 +71,7 @@ int main(int, char** arguments)
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.rule("E2M1-3", "E2M1-4", "E2M1-6", "BLK-4", "BLK-5")
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.heavy)])
 def test_thresholds_are_the_codec(step, tmp_path):

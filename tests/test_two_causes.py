@@ -104,6 +104,7 @@ def named(name):
     return next(one for one in [*two_causes.STORED, *MISTAKES] if one.name == name)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.rule("CNF-2", "CNF-24")
 @pytest.mark.slow  # two diagnoses
 @pytest.mark.parametrize(

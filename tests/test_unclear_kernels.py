@@ -1,6 +1,7 @@
 """Mistakes of kernels whose authors had not read the library of mistakes, each on a tensor that shows it."""
 
 import numpy as np
+import pytest
 
 import fp4ref
 from fp4ref.catalogue import PROFILES
@@ -44,6 +45,7 @@ def by_blocks(x, divided):
     return DirectionData(packed(CUDA_E2M1.encode(y.astype(F)).reshape(x.shape)), byte, np.array([amax], F))
 
 
+@pytest.mark.heavy
 def test_nothing_is_looked_for_outside_of_a_place():
     """Scale bytes of odd blocks are wrong; those of even ones are the right ones for these, and explain nothing."""
     evidence = []

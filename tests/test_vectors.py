@@ -54,6 +54,7 @@ def test_every_vector_reaches_a_backend_and_holds(name):
     assert not wrong
 
 
+@pytest.mark.heavy  # by default every vector holds on the golden model
 @pytest.mark.slow
 def test_files_are_what_their_sources_give():
     plan = write_vectors.plan(ROOT, RECORDINGS)

@@ -34,7 +34,8 @@ BACKEND = Backend(
     load=load,
     operations=(
         *("quantize", "dequantize", "to_layout", "random_bits", "gemm_exact", "gemm_blockwise", "gemm_fast"),
-        *("tensor_quantize", "tensor_given", "tensor_codes", "tensor_decode", "block_values", "turned"),
+        *("tensor_quantize", "tensor_given", "tensor_codes", "tensor_decode", "block_codes", "block_values"),
+        *("column_values", "turned"),
     ),
     formats=None,  # each lowers to numbers
     layouts=None,  # each lowers to strides and radices

@@ -40,8 +40,7 @@ def bind_quantize(
     if not all(map(_is_dense, (random_bits, *(out or ())))):
         return None
     ready, start_of, unit = ready_for(call, array), starts(x), array.itemsize
-    filling = _transforming if _is_transformed_once(call, ready) else _filling
-    fill = filling(call, ready, search=amax is None)
+    fill = _filling(call, ready, search=amax is None)
     random_of = _none if random_bits is None else starts(random_bits)
     if out is not None:
         return _into(call, fill, start_of, unit, random_of, out)
@@ -69,7 +68,13 @@ def bind_quantize(
 
 def _write(amax: NDArray[np.float32], place: int) -> None:
     """Write given maxima where those that are searched for would be."""
-    ctypes.memmove(place, address(amax) or 0, amax.nbytes)
+    if amax.size == 1:
+        _one_float(place).value = amax.item()
+    else:
+        ctypes.memmove(place, address(amax) or 0, amax.nbytes)
+
+
+_one_float = ctypes.c_float.from_address
 
 
 def _into(
@@ -99,26 +104,6 @@ def _is_transformed_once(call: Call, ready: Prepared) -> bool:
     return transforms and 0 < ready.rows * ready.columns <= WRITTEN
 
 
-def _transforming(call: Call, ready: Prepared, *, search: bool) -> Fill:
-    """Return a function like that of `_filling`, by way of memory for the transformed direction."""
-    spec, shape = call.required, (ready.rows, ready.columns)
-    plain = np.empty(shape, arrays.INPUT_DTYPES[call.source])
-    of_rows = dataclasses.replace(call, spec=without_hadamard(spec), direction="row", shape=shape)
-    fill = _filling(of_rows, ready_for(of_rows, plain), search=search)
-    run = jobs.runner(transformer(text(maximum(spec))), ready.rows * ready.columns)
-    to_transform = jobs.ready(TransformJob(ready.quantize_job.input, None, 0), ready.kept)
-
-    def transforming(start: int, random: int, data: int, scales: int, found: int) -> None:
-        lined = np.empty(shape, np.uint16)
-        at = address(lined) or 0
-        words = to_transform.words[:]
-        words[X], words[LINED] = start, at
-        run(words)
-        fill(at, random, data, scales, found)
-
-    return transforming
-
-
 def _none(random_bits: None) -> int:
     """Return the address that stands for no random bytes."""
     return 0
@@ -131,10 +116,19 @@ def _is_dense(part: Any) -> bool:
 
 def _filling(call: Call, ready: Prepared, *, search: bool) -> Fill:
     """Return a function that fills codes, scales and, with a search, maxima; they are there without one."""
-    elements, maxima = ready.rows * ready.columns, (ready.amax or 0) if search else 0
-    encode = jobs.runner(ready.quantize, elements)
-    find = jobs.runner(ready.search, elements) if maxima else None
-    to_encode, to_search = (jobs.ready(job, ready.kept) for job in (ready.quantize_job, ready.search_job))
+    shape, elements, steps = (ready.rows, ready.columns), ready.rows * ready.columns, list[tuple[Any, jobs.Ready]]()
+    transforms = _is_transformed_once(call, ready)
+    if transforms:  # by way of memory for the transformed direction
+        to_transform = TransformJob(ready.quantize_job.input, None, 0)
+        steps.append((transformer(text(maximum(call.required))), jobs.ready(to_transform, ready.kept)))
+        plain, spec = np.empty(shape, arrays.INPUT_DTYPES[call.source]), without_hadamard(call.required)
+        ready = ready_for(dataclasses.replace(call, spec=spec, direction="row", shape=shape), plain)
+    maxima = (ready.amax or 0) if search else 0
+    if maxima:
+        steps.append((ready.search, jobs.ready(ready.search_job, ready.kept)))
+    steps.append((ready.quantize, jobs.ready(ready.quantize_job, ready.kept)))
+    whole, places, run = jobs.sequence(elements, *steps)
+    transform, find, encode = places[0], places[1 if transforms else 0], places[-1]
     pad = padding(call.layout, ready.rows, -(-ready.columns // call.required.block.columns))
     one = ctypes.c_uint32.from_address
 
@@ -147,12 +141,15 @@ def _filling(call: Call, ready: Prepared, *, search: bool) -> Fill:
             ctypes.memset(found, 0, maxima * FLOAT)
         if not elements:
             return
-        if find:
-            words = to_search.words[:]
-            words[X], words[FOUND] = start, found
-            find(words)
-        words = to_encode.words[:]
-        words[X], words[GIVEN], words[RANDOM], words[DATA], words[SCALES] = start, found, random, data, scales
-        encode(words)
+        words = whole.words[:]
+        if transforms:
+            lined = np.empty(shape, np.uint16)
+            words[transform + X] = start
+            words[transform + LINED] = start = address(lined) or 0
+        if maxima:
+            words[find + X], words[find + FOUND] = start, found
+        words[encode + X], words[encode + GIVEN], words[encode + RANDOM] = start, found, random
+        words[encode + DATA], words[encode + SCALES] = data, scales
+        run(words)
 
     return fill

@@ -13,7 +13,10 @@ import numpy as np
 
 from fp4ref import arrays
 from fp4ref_cpu import threads
+from fp4ref_cpu.build import functions
+from fp4ref_cpu.native import exported
 
+WORD = 8  # bytes
 LARGE = 1 << 22  # bytes from which NumPy's memory is of large pages, which a call fills in a third of the time
 
 
@@ -32,7 +35,7 @@ def ready(job: ctypes.Structure, kept: Any) -> Ready:
 def place(kind: type[ctypes.Structure], name: str) -> int:
     """Return the number of the first word of a field of a job."""
     offset: int = getattr(kind, name).offset
-    return offset // 8
+    return offset // WORD
 
 
 def runner(function: Any, elements: int) -> Callable[[array[int]], None]:
@@ -40,6 +43,37 @@ def runner(function: Any, elements: int) -> Callable[[array[int]], None]:
     if threads.is_for_one(elements):
         return lambda words: function(words.buffer_info()[0])
     return lambda words: threads.run_at(function, words.buffer_info()[0], elements)
+
+
+def sequence(elements: int, *steps: tuple[Any, Ready]) -> tuple[Ready, list[int], Callable[[array[int]], None]]:
+    """Return several jobs as one, with the number of each one's first word, and what runs them one after the other.
+
+    steps: native functions and their jobs; each runs on every thread where its elements are worth that.
+    """
+    head, words, places = array("Q", [len(steps)]), array("Q"), list[int]()
+    for function, job in steps:
+        places.append(1 + 2 * len(steps) + len(words))
+        head.extend((ctypes.cast(function, ctypes.c_void_p).value or 0, WORD * places[-1]))
+        words.extend(job.words)
+    chain = _chain()
+
+    def run_each(words: array[int]) -> None:
+        start = words.buffer_info()[0]
+        for (function, _), place in zip(steps, places, strict=True):
+            threads.run_at(function, start + WORD * place, elements)
+
+    at_once = threads.is_for_one(elements)
+    return Ready(head + words, steps), places, (lambda words: chain(words.buffer_info()[0])) if at_once else run_each
+
+
+@lru_cache
+def _chain() -> Any:
+    return functions(chaining_text(), "chain")[0]
+
+
+def chaining_text() -> str:
+    """Return the text that exports `chain`."""
+    return exported("", "chain.h", "Chains", "chain")
 
 
 def maker(like: Any, shape: Sequence[int], dtype: str) -> Callable[[], Any]:

@@ -71,9 +71,13 @@ def writes(like: Any, operation: str = "quantize") -> Callable[[Any], int]:
     start_of = starts(like)
     if arrays.is_torch(like):
         return start_of
+    of_buffer, address_of = ctypes.c_char.from_buffer, ctypes.addressof
 
     def start(part: Any) -> int:
-        return start_of(part if part.flags.writeable else buffer_of(part, operation))
+        try:
+            return address_of(of_buffer(part))  # which refuses what is read-only
+        except (TypeError, ValueError, BufferError):
+            return start_of(buffer_of(part, operation))
 
     return start
 

@@ -11,10 +11,12 @@ from fp4ref.operands import Epilogue, Operand
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity
 from fp4ref_cpu import gemm
-from fp4ref_cpu.blocks import bind_block_values, block_text, block_values
+from fp4ref_cpu.blocks import bind_block_codes, bind_block_values, block_codes, block_text, block_values, encoding_text
 from fp4ref_cpu.bound import bind_quantize
 from fp4ref_cpu.build import CACHE, compile_all, missing
+from fp4ref_cpu.columns import bind_column_values, column_text, column_values
 from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing_text, strips, transforming_text
+from fp4ref_cpu.jobs import chaining_text
 from fp4ref_cpu.native import text, without_hadamard
 from fp4ref_cpu.per_tensor import (
     bind_tensor_decode,
@@ -40,7 +42,9 @@ from fp4ref_cpu.reading import (
 from fp4ref_cpu.turning import bind_turned, turned, turning_text
 
 __all__ = [
+    "bind_block_codes",
     "bind_block_values",
+    "bind_column_values",
     "bind_dequantize",
     "bind_gemm_blockwise",
     "bind_gemm_exact",
@@ -52,7 +56,9 @@ __all__ = [
     "bind_tensor_quantize",
     "bind_to_layout",
     "bind_turned",
+    "block_codes",
     "block_values",
+    "column_values",
     "dequantize",
     "gemm_blockwise",
     "gemm_exact",
@@ -91,6 +97,7 @@ def _texts(call: Call) -> Iterator[str]:
     """Yield the texts that a call needs."""
     if call.operation == "quantize":
         spec = of_direction(call.required, call.direction)
+        yield chaining_text()
         yield from (quantizing_text(text(spec), call.source, strip) for strip in strips(spec))
         if spec.global_scale is not Granularity.NONE:
             yield bounding_text(text(maximum(spec)), call.source)
@@ -110,6 +117,10 @@ def _texts(call: Call) -> Iterator[str]:
         yield tensor_text(text(call.required), call.to if call.operation == "tensor_decode" else call.source)
     elif call.operation == "block_values":
         yield block_text(text(call.required), call.to)
+    elif call.operation == "block_codes":
+        yield encoding_text(text(call.required), call.source)
+    elif call.operation == "column_values":
+        yield column_text(text(call.required), call.to)
     elif call.operation == "random_bits":
         yield random_text()
     elif call.operation == "turned":

@@ -56,26 +56,26 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any) -> Any:
 def bind_random_bits(
     calls: Sequence[Call], counters: Sequence[Counters], device: Any
 ) -> Callable[[Any, int], tuple[Any, ...]]:
-    """Return a function that makes the bytes of some calls from a seed and a stream. counters: for stream 0.
+    """Return a function that makes the bytes of some calls from a seed and a key's upper word. counters: for word 0.
 
     seed: an integer, or an array of one.
     """
     each = [_binding(call.encoded, part, device) for call, part in zip(calls, counters, strict=True)]
-    return lambda seed, stream: tuple([make(seed, stream) for make in each])
+    return lambda seed, upper: tuple([make(seed, upper) for make in each])
 
 
 def _binding(shape: tuple[int, int], counters: Counters, device: Any) -> Callable[[Any, int], Any]:
-    """Return a function that makes the bytes of one part from a seed and a stream."""
+    """Return a function that makes the bytes of one part from a seed and what is added to the upper word."""
     make = jobs.maker(arrays.on_device("random_bits", np.empty(0, np.uint8), device), shape, "uint8")
     at, size = starts(make()), shape[0] * shape[1]
-    ready, upper = jobs.ready(_job(shape, counters, None), None), counters.upper
+    ready, own = jobs.ready(_job(shape, counters, None), None), counters.upper
     run = jobs.runner(_randoms(), size)
 
-    def again(seed: Any, stream: int) -> Any:
+    def again(seed: Any, upper: int) -> Any:
         made = make()
         if size:
             words = ready.words[:]
-            words[OUT], words[SEED], words[UPPER] = at(made), int(seed) & SEED_MASK, 2 * stream + upper
+            words[OUT], words[SEED], words[UPPER] = at(made), int(seed) & SEED_MASK, upper + own
             run(words)
         return made
 

@@ -15,7 +15,7 @@ from fp4ref.errors import DTypeError, ShapeError
 from fp4ref.registry import Call
 from fp4ref_cpu import jobs
 from fp4ref_cpu.build import functions
-from fp4ref_cpu.native import address, exported, starts
+from fp4ref_cpu.native import address, exported, starts, writes
 
 
 class TurnJob(ctypes.Structure):
@@ -47,11 +47,18 @@ def turned(call: Call, codes: Any) -> Any:
     return arrays.restorer(codes)(made)
 
 
-def bind_turned(call: Call, codes: Any) -> Callable[[Any], Any] | None:
-    """Return a function that turns other matrices of this one's kind; None for those that are copied."""
-    if not arrays.to_numpy("turned", codes).flags.c_contiguous:
+def bind_turned(call: Call, codes: Any, out: Any = None) -> Callable[..., Any] | None:
+    """Return a function that turns other matrices of this one's kind; None for those that are copied.
+
+    out: a matrix of bytes, of the transpose's shape, that is filled; the function takes such a one, too.
+    """
+    if not all(arrays.to_numpy("turned", each).flags.c_contiguous for each in (codes, out) if each is not None):
         return None
-    turn, start_of, make = _turning(call), starts(codes), jobs.maker(codes, call.sizes[::-1], "uint8")
+    turn, start_of = _turning(call), starts(codes)
+    if out is not None:
+        place_of = writes(out, "turned")
+        return lambda codes, out: turn(start_of(codes), place_of(out))
+    make = jobs.maker(codes, call.sizes[::-1], "uint8")
     at = starts(make())
 
     def again(codes: Any) -> Any:

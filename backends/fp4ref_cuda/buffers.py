@@ -47,8 +47,8 @@ class Library:
         kind, device = _torch_dtype(dtype), _torch_device(self.ordinal)
         short = _torch_short()
         if short is not None:
-            return partial(short, shape, _strides(shape), kind)
-        return partial(torch.empty_strided, shape, _strides(shape), dtype=kind, device=device)
+            return partial(short, shape, strides(shape), kind)
+        return partial(torch.empty_strided, shape, strides(shape), dtype=kind, device=device)
 
     def upload(self, values: np.ndarray[Any, Any]) -> Any:
         """Return a copy of a host array on the device."""
@@ -201,11 +201,11 @@ def torch_empty(shape: Sequence[int], dtype: str, ordinal: int) -> Any:
     import torch
 
     shape = tuple(shape)
-    return torch.empty_strided(shape, _strides(shape), dtype=_torch_dtype(dtype), device=_torch_device(ordinal))
+    return torch.empty_strided(shape, strides(shape), dtype=_torch_dtype(dtype), device=_torch_device(ordinal))
 
 
 @lru_cache(maxsize=4096)
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides of a contiguous array."""
     sizes = [max(size, 1) for size in shape[1:]]
     return tuple(math.prod(sizes[at:]) for at in range(len(shape)))

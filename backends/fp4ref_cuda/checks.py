@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fp4ref import arrays
-from fp4ref.arguments import buffer_shapes
-from fp4ref.errors import BackendError, DTypeError, ShapeError
+from fp4ref.arguments import buffer_shapes, require_flag
+from fp4ref.errors import BackendError, ShapeError
 from fp4ref.layout import Layout
 from fp4ref.memory import require_apart
 from fp4ref.quantized import Direction, DirectionData
@@ -52,12 +52,10 @@ def noop_flag(noop: Any, library: Library) -> Any:
     if noop is None:
         return None
     noop, other = buffers.adopt("quantize: noop", noop)
-    name = arrays.dtype_name(noop)
-    if name not in {"uint8", "int32", "float32"} or tuple(noop.shape) not in {(), (1,)}:
-        raise DTypeError("quantize", f"noop {name} {list(noop.shape)}", "one uint8, int32 or float32", "LAY-56")
+    require_flag("quantize", noop)
     if other.ordinal != library.ordinal:
         raise BackendError("quantize", f"noop on cuda:{other.ordinal}", f"cuda:{library.ordinal}", "CNF-5")
-    if name != "uint8":
+    if arrays.dtype_name(noop) != "uint8":
         return noop
     word = library.empty((1,), "int32")
     launch(library, "flag", "", (1,), (pointer(noop), 1, 0, pointer(word)), block=32)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
 import fp4ref_numerics
-from fp4ref import packing
+from fp4ref import arrays, packing
 from fp4ref.arguments import buffer_shapes
 from fp4ref.errors import ShapeError
-from fp4ref.quantized import Direction, DirectionData, Directions, Group, Quantized
+from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Group, Quantized
 from fp4ref.registry import Call
 from fp4ref.remembered import Same
 from fp4ref.spec import Granularity, Spec
@@ -22,7 +22,7 @@ from fp4ref_cuda.checks import noop_flag, pointer_bits, require_buffer
 from fp4ref_cuda.demands import fused_reason
 from fp4ref_cuda.launch import require_reciprocal
 from fp4ref_cuda.members import GroupPlan, group
-from fp4ref_cuda.paths import fused, general
+from fp4ref_cuda.paths import NOTHING, fused, general
 from fp4ref_cuda.plan import Plan, fused_label, remember
 
 OPERATION = "quantize_grouped"
@@ -42,32 +42,47 @@ def quantize_grouped(
 
     Rules: LAY-8, LAY-12, LAY-50, GLB-1, GLB-5, BLK-9. Certificates: group-members-*.
     """
-    names, splits = call.directions, call.splits
-    assert splits is not None
     x, library = buffers.adopt(OPERATION, x)
-    same, plan, served = _planned(call)
+    same, plan, served = _planned(call, call.required.name)
     with library.current():
-        table = _uploaded(library, plan.table.tobytes(), len(splits))
-        given = () if out is None else (*_parts(out.row), *_parts(out.column))
+        table = _table(library, plan)
+        given = () if out is None else (*(out.row or NOTHING), *(out.column or NOTHING))
         inputs = x, table, noop, *amax, *given
         act = partial(_filled, call, x, amax, out, noop, plan, table)
         parts = programs.serve(OPERATION, same, inputs, act) if served else act()
     if not served:
         served.append(True)
-    each = dict(zip(names, (DirectionData(*parts[:3]), DirectionData(*parts[-3:])), strict=False))
-    return Group(_members(same, plan, each), Directions(each.get("row"), each.get("column")))
+    return _divider(Same(same), Same(plan))(parts)
+
+
+def bind_quantize_grouped(call: Call, x: Any) -> Callable[[Any], Group] | None:
+    """Return a function that quantizes other tensors of this one's kind, given nothing else, as the first call did."""
+    same, plan, _ = _planned(call, call.required.name)
+    _, library = buffers.adopt(OPERATION, x)
+    with library.current():
+        table = _table(library, plan)
+    nothing = (None,) * 3
+    bound = programs.bind(OPERATION, same, (x, table, *nothing))
+    if bound is None:
+        return None
+    divided = _divider(Same(same), Same(plan))
+
+    def again(x: Any) -> Group:
+        parts = bound(x, table, *nothing)
+        return quantize_grouped(call, x) if parts is None else divided(parts)
+
+    return again
 
 
 @lru_cache(maxsize=1024)
-def _planned(call: Call) -> tuple[Call, GroupPlan, list[bool]]:
-    """Return the first of equal calls, its plan, and whether it was served: splits new each time are not recorded."""
+def _planned(call: Call, name: str) -> tuple[Call, GroupPlan, list[bool]]:
+    """Return the first of equal calls, its plan, and whether it was served: splits new each time are not recorded.
+
+    name: of the specification, by which equal settings may differ.
+    """
     spec, splits = call.required, call.splits
     assert splits is not None
     return call, group(spec, splits, call.sizes[1], call.directions, call.layout.name, call.source), []
-
-
-def _parts(part: DirectionData | None) -> tuple[Any, ...]:
-    return (None, None, None) if part is None else part
 
 
 def _filled(
@@ -100,6 +115,10 @@ def _filled(
         ran += ("quantize",)
     remember(Plan(f"grouped: {'tiles' if reason else fused_label(spec)}", ran, reason))
     return tuple(part for name in names for part in whole[name])
+
+
+def _table(library: Library, plan: GroupPlan) -> Any:
+    return _uploaded(library, plan.table.tobytes(), len(plan.splits))
 
 
 @lru_cache(maxsize=256)
@@ -135,40 +154,47 @@ def _starts(spec: Spec, columns: int, name: Direction, plan: GroupPlan, index: i
     return first * packing.width(columns, spec.element.format), plan.row_scales[index], first if by_row else index
 
 
-def _members(call: Call, plan: GroupPlan, whole: dict[Direction, DirectionData]) -> list[Quantized]:
-    """Return each member's views of the memory."""
-    spec, (_, columns), form = call.required, call.sizes, call.layout.name
-    members = []
-    for rows, places in zip(plan.splits, _places(Same(call), Same(plan)), strict=True):
-        views: dict[str, Any] = {
-            name: DirectionData(
-                *(place and part[place[0]].view(place[1]) for part, place in zip(part_of, places[name], strict=True))
-            )
-            for name, part_of in whole.items()
-        }
-        members.append(Quantized(spec, (rows, columns), call.source, form, **views))
-    return members
-
-
-Place: TypeAlias = tuple[slice, tuple[int, ...]] | None  # elements of a direction's memory, and their shape
+View: TypeAlias = Callable[[Sequence[Any]], Any]  # takes a member's part of one buffer of those of a call
 
 
 @lru_cache(maxsize=1024)
-def _places(call: Same, plan: Same) -> list[dict[Direction, list[Place]]]:
-    """Return where data, scales and amax of each member's directions lie."""
-    spec, (_, columns), form = call.value.required, call.value.sizes, call.value.layout.name
-    found = []
-    for index, rows in enumerate(plan.value.splits):
-        places: dict[Direction, list[Place]] = {}
-        for name in call.value.directions:
-            shapes = buffer_shapes(spec, (rows, columns), name, form)
-            starts = _starts(spec, columns, name, plan.value, index)
-            places[name] = [
-                None if shape is None else (slice(start, start + prod(shape)), shape)
-                for start, shape in zip(starts, shapes, strict=True)
-            ]
-        found.append(places)
-    return found
+def _divider(call: Same, plan: Same) -> Callable[[Sequence[Any]], Group]:
+    """Return the function that makes a group of a call's buffers: those of rows, then those of columns."""
+    of, places = call.value, plan.value
+    members = [_member(of, places, index) for index in range(len(places.splits))]
+    first = of.directions[0] == "row"
+
+    def divided(parts: Sequence[Any]) -> Group:
+        each = [DirectionData(*parts[at : at + 3]) for at in range(0, len(parts), 3)]
+        memory = Directions(*each) if first else Directions(None, *each)
+        return Group([make(*[data and data(parts) for data in views]) for make, views in members], memory)
+
+    return divided
+
+
+def _member(
+    call: Call, plan: GroupPlan, index: int
+) -> tuple[Callable[..., Quantized], list[Callable[[Sequence[Any]], DirectionData] | None]]:
+    """Return the functions that make a member's record, and its rows and columns of a call's buffers."""
+    spec, shape = call.required, (plan.splits[index], call.sizes[1])
+    made: list[Callable[[Sequence[Any]], DirectionData] | None] = []
+    for name in DIRECTIONS:
+        if name not in call.directions:
+            made.append(None)
+            continue
+        shapes = buffer_shapes(spec, shape, name, call.layout.name)
+        starts, at = _starts(spec, shape[1], name, plan, index), 3 * call.directions.index(name)
+        views = [_view(at + i, start, size) for i, (start, size) in enumerate(zip(starts, shapes, strict=True))]
+        made.append(lambda parts, views=views: DirectionData(*[view(parts) for view in views]))  # type: ignore[misc]
+    return Quantized(spec, shape, call.source, call.layout.name).maker(), made
+
+
+def _view(at: int, start: int, shape: tuple[int, ...] | None) -> View:
+    """Return the function that takes a part of this shape out of buffer `at`, from an element on."""
+    if shape is None:
+        return lambda parts: None
+    view, strides = arrays.viewer(), buffers.strides(shape)
+    return lambda parts: view(parts[at], shape, strides, start)
 
 
 def _required(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fp4ref import arrays
+from fp4ref.arguments import FLAGS
 from fp4ref.errors import DTypeError, ShapeError
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers, programs
@@ -15,7 +16,6 @@ from fp4ref_cuda.launch import launch
 from fp4ref_cuda.plan import Plan, remember
 
 SIDE, PIECE = 128, 256 * 4 * 16  # of a tile that is turned; bytes that a block of threads copies
-ONE = {"uint8": 1, "int32": 1, "float32": 0x3F800000}  # its bits, in the types that a flag may have
 
 
 def turned(call: Call, codes: Any) -> Any:
@@ -105,14 +105,14 @@ def is_one(call: Call, flag: Any) -> Any:
 
 def _is_one(flag: Any) -> Any:
     name = arrays.dtype_name(flag)
-    if name not in ONE:
-        raise DTypeError("is_one", f"a flag of {name}", "uint8, int32 or float32", "TEL-24")
+    if name not in FLAGS:
+        raise DTypeError("is_one", f"a flag of {name}", " or ".join(FLAGS), "TEL-24")
     if tuple(flag.shape) not in {(), (1,)}:
         raise ShapeError("is_one", f"a flag {list(flag.shape)}", "one element", "TEL-24")
     restore = arrays.device_restorer(flag)
     flag, library = buffers.adopt("is_one", flag)
     with library.current():
         word = library.empty((1,), "int32")
-        launch(library, "flag", "", (1,), (pointer(flag), buffers.itemsize(name), ONE[name], pointer(word)), block=32)
+        launch(library, "flag", "", (1,), (pointer(flag), buffers.itemsize(name), FLAGS[name], pointer(word)), block=32)
     remember(Plan("is_one", ("flag",)))
     return restore(word)

@@ -10,6 +10,7 @@ from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.registry import Call
 from fp4ref.stored import Stored
 from fp4ref_cuda import buffers, cublas, programs
+from fp4ref_cuda.block_codes import block_values
 from fp4ref_cuda.buffers import ALIGNMENT, FRESH, Library, pointer
 from fp4ref_cuda.launch import launch, run
 from fp4ref_cuda.per_tensor import values_of
@@ -32,7 +33,8 @@ def multiply(call: Call, left: Stored, right: Stored, factors: Sequence[Any], bi
     """
     numbers, read = split(factors)
     of_left, of_right = left.arrays, right.arrays
-    kind: Hashable = ("multiply", numbers, left.transposed, right.transposed, len(of_left))
+    ways = *left[2:], *right[2:]
+    kind: Hashable = ("multiply", numbers, ways, len(of_left))
     inputs = (*of_left, *of_right, bias, out, *read)
     decoded = left.decode, right.decode
     return programs.serve(kind, call, inputs, lambda: (_product(call, left, right, factors, bias, out),), decoded)[0]
@@ -78,6 +80,9 @@ def _matrix(of: Stored) -> Any:
         data, call = DirectionData(*of.arrays), of.decode
         require_bytes("multiply", Quantized(call.required, call.encoded, "float32", call.layout.name, row=data), "row")
         return dequantized(call, data, None)
+    if of.decode.operation == "block_values":
+        codes, scales = of.arrays
+        return block_values(of.decode, codes, scales, of.squares)
     return values_of(of.decode, of.arrays[0])
 
 

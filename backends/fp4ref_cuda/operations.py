@@ -8,21 +8,23 @@ that is after one call of the same kind; a given amax must then be on the device
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import fp4ref_numerics
 from fp4ref import arrays
 from fp4ref.errors import BackendError
-from fp4ref.quantized import Direction, DirectionData, Directions, Group, matrix_shape
+from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
-from fp4ref_cuda import bound, buffers, checks, maxima, paths, programs, shared_places
+from fp4ref_cuda import across, bound, buffers, checks, host_numbers, maxima, paths, programs, shared_places
 from fp4ref_cuda.block_codes import block_codes, block_values
 from fp4ref_cuda.bound import of_one
 from fp4ref_cuda.buffers import Operands, pointer
+from fp4ref_cuda.columns import bind_column_values, column_values
 from fp4ref_cuda.gemm import bind_gemm_blockwise, bind_gemm_exact, bind_gemm_fast, gemm_blockwise, gemm_exact, gemm_fast
+from fp4ref_cuda.grouped import bind_quantize_grouped, quantize_grouped
+from fp4ref_cuda.histories import next_scales
 from fp4ref_cuda.launch import rehearse, require_reciprocal
 from fp4ref_cuda.moving import bind_turned, is_one, turned, written
 from fp4ref_cuda.multiply import multiply
@@ -62,12 +64,14 @@ from fp4ref_cuda.several import bind_steps, steps, together
 
 __all__ = [
     "amax",
+    "bind_column_values",
     "bind_dequantize",
     "bind_gemm_blockwise",
     "bind_gemm_exact",
     "bind_gemm_fast",
     "bind_quantize",
     "bind_quantize_both",
+    "bind_quantize_grouped",
     "bind_random_bits",
     "bind_steps",
     "bind_tensor_decode",
@@ -77,6 +81,7 @@ __all__ = [
     "bind_turned",
     "block_codes",
     "block_values",
+    "column_values",
     "convert_layout",
     "dequantize",
     "finish_product",
@@ -87,6 +92,7 @@ __all__ = [
     "is_one",
     "last_plan",
     "multiply",
+    "next_scales",
     "quantize",
     "quantize_both",
     "quantize_grouped",
@@ -179,17 +185,24 @@ def quantize_directions(
     padding-written, theorem-transposed, flags, transformed-shapes, no-global-scale.
     """
 
-    def act() -> tuple[Any, ...]:
-        made = _by_path(call, x, amax, random_bits, out, noop, path)
+    def act(*words: int) -> tuple[Any, ...]:
+        given = host_numbers.placed(x, {name: amax.get(name) for name in names}, words) if words else amax
+        made = _by_path(call, x, given, random_bits, out, noop, path)
         return tuple(part for name in names for part in made[name])
 
     names = call.directions
+    other = across.turned(call, x) if path is None else None
+    if other is not None:
+        largest, drawn, filled = map(across.exchanged, (amax, random_bits, out))
+        return across.exchanged(quantize_directions(other, x.t(), largest, drawn, filled, noop))
     if call.layout.form.repeated:
         linear: Any = shared_places.in_linear(call), x, amax, random_bits, {}, None, path
         return shared_places.stored(call, x, out, noop, lambda: quantize_directions(*linear))
-    given = (of_one(amax.get(name), random_bits.get(name), out.get(name)) for name in names)
+    maxima = [amax.get(name) for name in names]
+    numbers, found = host_numbers.bits_of(maxima), dict(zip(names, host_numbers.others(maxima), strict=True))
+    given = (of_one(found[name], random_bits.get(name), out.get(name)) for name in names)
     inputs = [x, noop, *(part for each in given for part in each)]
-    parts = programs.serve("quantize", call, inputs, act) if path is None else act()
+    parts = programs.serve(bound.operation(maxima), call, inputs, act, (), numbers) if path is None else act(*numbers)
     return {name: DirectionData(*parts[3 * i : 3 * i + 3]) for i, name in enumerate(names)}
 
 
@@ -269,13 +282,3 @@ def bind_to_layout(call: Call, scales: Any) -> Callable[[Any], Any] | None:
         return moved[0] if moved else to_layout(call, scales)
 
     return again
-
-
-def quantize_grouped(call: Call, x: Any, *arguments: Any, **named: Any) -> Any:
-    """Quantize row ranges of one tensor in one launch; see `fp4ref_cuda.grouped`."""
-    from fp4ref_cuda import grouped
-
-    group = grouped.quantize_grouped(call, x, *arguments, **named)
-    if all(member.spec.name == call.required.name for member in group):
-        return group
-    return Group([replace(member, spec=call.required) for member in group], group.memory)  # of equal settings

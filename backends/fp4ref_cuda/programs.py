@@ -20,6 +20,7 @@ from fp4ref.registry import Call
 from fp4ref_cuda import buffers, recording, spaces
 from fp4ref_cuda.buffers import ALIGNMENT, FRESH, Library, itemsize
 from fp4ref_cuda.graphs import Graphs
+from fp4ref_cuda.kinds import of_addresses, seen_in
 from fp4ref_cuda.launch import enter, rehearsing
 from fp4ref_cuda.plan import Plan, last_plan, remember
 from fp4ref_cuda.recording import Address, Recording, Start, Started, Strided, recorded, this
@@ -36,10 +37,11 @@ class Program(NamedTuple):
     Arrays have numbers: first the inputs that are given, then what is allocated. results: takes those that the call
     returns from a tuple of all, behind which stands None. words: what `packed` makes of the arguments of every start,
     one after the other. addresses: the position of each among these, the number of its array, and its offset in bytes;
-    the last array is the words themselves. steps: what starts a launch, and where its words begin, in bytes. records:
-    those of its calls, kept alive because a kind names them by their identity. graphs: of the steps, by the addresses
-    of the arrays. inner: allocates the last array but the words, if that fits into a piece of memory that stands free
-    on the stream, which serves in its place; None where it does not. free: addresses of such pieces by stream.
+    behind the arrays stand the numbers that a call is given, and last the words themselves. steps: what starts a
+    launch, and where its words begin, in bytes. records: those of its calls, kept alive because a kind names them by
+    their identity. graphs: of the steps, by the addresses of the arrays and the numbers. inner: allocates the last
+    array, if that fits into a piece of memory that stands free on the stream, which serves in its place; None where it
+    does not. free: addresses of such pieces by stream.
     """
 
     library: Library
@@ -55,9 +57,16 @@ class Program(NamedTuple):
     free: defaultdict[int, list[int]]
 
     def again(
-        self, inputs: Sequence[Any], starts: Sequence[int], views: Sequence[tuple[int, Strided]] = ()
+        self,
+        inputs: Sequence[Any],
+        starts: Sequence[int],
+        views: Sequence[tuple[int, Strided]] = (),
+        numbers: tuple[int, ...] = (),
     ) -> tuple[Any, ...]:
-        """Serve another call of the kind. inputs: those given. starts: their addresses. views: of its results."""
+        """Serve another call of the kind.
+
+        inputs: those given. starts: their addresses. views: of its results. numbers: the words that it is given.
+        """
         library, allocators, _, _, _, take, plan, _, graphs, inner, free = self
         enter(library)
         made = [allocate() for allocate in allocators]
@@ -71,6 +80,8 @@ class Program(NamedTuple):
                 piece = new_piece(stream)
             temporary: Any = None if piece else inner()  # alive until all is started
             places = (*places, piece or temporary.data_ptr())
+        if numbers:
+            places += numbers
         try:
             graph = None if captured else graphs.made.get(places)
             if graph is None:
@@ -117,27 +128,28 @@ def serve(
     operation: Hashable,
     call: Call,
     inputs: Sequence[Any],
-    act: Callable[[], tuple[Any, ...]],
+    act: Callable[..., tuple[Any, ...]],
     others: tuple[Any, ...] = (),
+    numbers: tuple[int, ...] = (),
 ) -> tuple[Any, ...]:
     """Return the arrays that `act` returns, by the program of an earlier call of the same kind if there is one.
 
     operation: its name, and whatever else all calls of a kind share. call, others: records that are remembered, so that
     calls of a kind share them. inputs: every array of the call, in an order of its own, with None for those that are
-    not given.
+    not given. numbers: words that calls of a kind do not share, which `act` takes, and only adds to or passes on.
     """
     library = current_library()
     seen = None if library is None or recording.current() is not None else seen_in(inputs, library.ordinal)
     if library is None or seen is None:  # what runs inside of `together` is recorded there
-        return act()
+        return act(*numbers)
     given, starts, kinds = seen
     kind = operation, id(call), *map(id, others), library.ordinal, *kinds
     program = _programs.get(kind)
     if program is not None:
-        return program.again(given, starts)
-    noted = Recording(given, starts)
+        return program.again(given, starts, (), numbers)
+    noted = Recording(given, starts, numbers)
     with recorded(noted):
-        results = act()
+        results = act(*noted.words)
     slots = tuple(map(noted.slot, results))
     if noted.complete:
         if len(_programs) >= KEPT:
@@ -159,7 +171,9 @@ def program_of(library: Library, noted: Recording, slots: tuple[int | None, ...]
             inner[slot] = -(-prod(shape) * itemsize(dtype) // FRESH) * FRESH
     offsets, size = _arranged(noted.steps, inner)
     places |= {slot: (given + len(allocators), offset) for slot, offset in offsets.items()}
-    itself = given + len(allocators) + bool(size)
+    arrays = given + len(allocators) + bool(size)
+    itself = arrays + len(noted.words)
+    places |= {-1 - at: (arrays + at, 0) for at in range(len(noted.words))}
     temporary = library.allocator((size,), "uint8") if size else None
     if temporary is not None and size > spaces.SIZE:
         allocators.append(temporary)
@@ -213,8 +227,9 @@ def _arranged(steps: Sequence[Started], sizes: Mapping[int, int]) -> tuple[dict[
 def bind(operation: Hashable, call: Call, inputs: Sequence[Any]) -> Callable[..., tuple[Any, ...] | None] | None:
     """Return a function that serves calls with other inputs of these ones' kinds; None for inputs without programs.
 
-    The function takes all inputs, or the first one alone if no other is given. It returns None where no program can
-    serve a call: another device is the current one, or no call with such addresses was recorded.
+    The function takes all inputs, or the first one alone if no other is given, and `numbers` as `serve` does. It
+    returns None where no program can serve a call: another device is the current one, or no call with such addresses
+    was recorded.
     """
     library = current_library()
     if library is None or seen_in(inputs, library.ordinal) is None:
@@ -224,25 +239,25 @@ def bind(operation: Hashable, call: Call, inputs: Sequence[Any]) -> Callable[...
     met: dict[tuple[int, ...], Program] = {}  # by the addresses of all inputs: a loop gives the same ones again
     nones = (None,) * (len(inputs) - 1)
 
-    def again(*inputs: Any) -> tuple[Any, ...] | None:
+    def again(*inputs: Any, numbers: tuple[int, ...] = ()) -> tuple[Any, ...] | None:
         if this.rehearsal is not None or this.recording is not None or device() != ordinal:
             return None
         if len(inputs) == 1:
             start = inputs[0].data_ptr()
             program = known.get(start % ALIGNMENT) or find((*inputs, *nones), start % ALIGNMENT)
-            return program and program.again(inputs, (start,))
+            return program and program.again(inputs, (start,), (), numbers)
         given = [each for each in inputs if each is not None]
         starts = tuple([each.data_ptr() for each in given])
         program = met.get(starts)
         if program is None:
-            places = _places(starts)
+            places = of_addresses(starts)
             program = known.get(places) or find(inputs, places)
             if program is None:
                 return None
             if len(met) >= MET:
                 met.clear()
             met[starts] = program
-        return program.again(given, starts)
+        return program.again(given, starts, (), numbers)
 
     def find(inputs: Sequence[Any], places: tuple[int, ...] | int) -> Program | None:
         seen = seen_in(inputs, ordinal)
@@ -252,47 +267,6 @@ def bind(operation: Hashable, call: Call, inputs: Sequence[Any]) -> Callable[...
         return program
 
     return again
-
-
-def seen_in(
-    inputs: Sequence[Any], ordinal: int, *, strided: bool = False
-) -> tuple[list[Any], list[int], list[Hashable]] | None:
-    """Return the arrays that are given, their addresses, and all that a path can depend on; None if one has no kind.
-
-    A path can depend on an array's place among the inputs, its type and shape, the remainder of its address, and on
-    which inputs start at the same byte. Only plain tensors on one device have kinds; those with gaps or in another
-    order only where they are asked for, with their strides.
-    """
-    tensor = sys.modules["torch"].Tensor
-    given: list[Any] = []
-    starts: list[int] = []
-    kinds: list[Hashable] = []
-    for place, each in enumerate(inputs):
-        if each is None:
-            continue
-        if not isinstance(each, tensor) or each.get_device() != ordinal or each.is_neg():
-            return None
-        start = each.data_ptr()
-        given.append(each)
-        starts.append(start)
-        if each.is_contiguous():
-            kinds.append((place, each.dtype, each.shape, start % ALIGNMENT))
-        elif strided:
-            kinds.append((place, each.dtype, each.shape, start % ALIGNMENT, each.stride()))
-        else:
-            return None
-    if len({0, *starts}) <= len(given):
-        kinds.append(tuple(map(starts.index, starts)))
-    return given, starts, kinds
-
-
-def _places(starts: Sequence[int]) -> tuple[int, ...]:
-    """Return facts of addresses that a path depends on: remainders, and which inputs start at the same byte."""
-    remainders = [start % ALIGNMENT for start in starts]
-    given = [start for start in starts if start]
-    if len({*given}) < len(given):
-        remainders += [starts.index(start) for start in starts]
-    return tuple(remainders)
 
 
 def current_library() -> Library | None:

@@ -15,7 +15,7 @@ from fp4ref_cuda.checks import require_buffer
 from fp4ref_cuda.launch import enter, launch, ready
 from fp4ref_cuda.plan import Plan, remember
 from fp4ref_cuda.programs import current_library
-from fp4ref_cuda.recording import Shape
+from fp4ref_cuda.recording import Address, Shape
 from fp4ref_cuda.words import HEADER, packed, start_packed
 
 THREADS, BLOCK, EACH = 256, 16, 4  # threads of a block, bytes of a random block, random blocks of a thread
@@ -39,7 +39,8 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any = None) ->
         else:
             require_buffer("random_bits: out", out, shape, library, None)
         if units:
-            recording.forbid()  # other calls draw other bytes
+            if not _are_words([counters]):
+                recording.forbid()  # other calls draw other bytes
             words = pointer(out), *_part(shape, counters), *NO_PART, *_seed(counters.seed)
             launch(library, "random_bits", "", _grid(units, 1), words, THREADS)
     remember(MADE if units else NOTHING)
@@ -49,10 +50,10 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any = None) ->
 def bind_random_bits(
     calls: Sequence[Call], counters: Sequence[Counters], device: Any
 ) -> Callable[[Any, int], tuple[Any, ...]] | None:
-    """Return a function that makes the bytes of one or two calls in one launch, from a seed and a stream.
+    """Return a function that makes the bytes of one or two calls in one launch, from a seed and an upper word of keys.
 
-    counters: of each call, for stream 0. The function serves torch where that device is the current one, and leaves
-    other calls to `random_bits`.
+    counters: of each call, for word 0. The function serves torch where that device is the current one, and leaves other
+    calls to `random_bits`.
     """
     shapes = [call.encoded for call in calls]
     if ":" not in str(device) or not all(map(_units, shapes)) or not _has_torch():
@@ -62,9 +63,11 @@ def bind_random_bits(
     same = packed([word for part in (*parts, NO_PART)[:2] for word in part] + [0, 0])  # in every call
     prepared: list[Any] = []
 
-    def again(seed: Any, stream: int) -> tuple[Any, ...]:
+    def again(seed: Any, upper: int) -> tuple[Any, ...]:
         if current_library() is not library or recording.current() is not None:
-            now = [each._replace(seed=seed, upper=2 * stream + each.upper) for each in counters]
+            now = [each._replace(seed=seed, upper=upper + each.upper) for each in counters]
+            if _are_words(now):
+                return _drawn(library, shapes, now)
             return tuple(random_bits(call, each, device) for call, each in zip(calls, now, strict=True))
         if not prepared:
             start = ready(library, "random_bits", "", Shape(grid, THREADS, 0, early=True), len(same) - HEADER)
@@ -73,7 +76,7 @@ def bind_random_bits(
         made, words = tuple([allocate() for allocate in allocators]), same[:]
         for at, bits in zip(PARTS, made, strict=False):
             words[at] = bits.data_ptr()
-            words[at + UPPER] += 2 * stream
+            words[at + UPPER] += upper
         words[-2], words[-1] = _seed(seed)
         enter(library)
         start_packed(start, library.stream(), words)
@@ -81,6 +84,21 @@ def bind_random_bits(
         return made
 
     return again
+
+
+def _are_words(counters: Sequence[Counters]) -> bool:
+    """Return True if what is drawn is decided by words of a call that is recorded, so that others draw by theirs."""
+    return all(type(word) is Address for each in counters for word in (each.seed, each.upper))
+
+
+def _drawn(library: Library, shapes: Sequence[tuple[int, int]], counters: Sequence[Counters]) -> tuple[Any, ...]:
+    """Make the bytes of one or two parts in one launch."""
+    made = tuple([library.empty(shape, "uint8") for shape in shapes])
+    parts = [(pointer(bits), *_part(shape, of)) for bits, shape, of in zip(made, shapes, counters, strict=True)]
+    words = *[word for part in (*parts, NO_PART)[:2] for word in part], *_seed(counters[0].seed)
+    launch(library, "random_bits", "", _grid(max(map(_units, shapes)), len(shapes)), words, THREADS)
+    remember(MADE)
+    return made
 
 
 def _part(shape: tuple[int, int], counters: Counters) -> tuple[int, ...]:

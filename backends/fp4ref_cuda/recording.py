@@ -17,7 +17,10 @@ Start: TypeAlias = Callable[[int, int], None]  # of a stream, and of the address
 
 
 class Address(int):
-    """An address of a call that is recorded: `offset` bytes into its array number `slot`."""
+    """An address of a call that is recorded: `offset` bytes into its array number `slot`.
+
+    Or a word of the call, which is `offset` more than the word that it was given as number -1 - `slot`.
+    """
 
     slot: int
     offset: int
@@ -82,11 +85,13 @@ class Recording:
     The first one of inputs that start at one byte stands for all of them: a kind of call says which do. Arrays
     that the call allocates are not kept alive: a later one, with another number, may have the memory of an earlier one.
 
-    inputs: how many there are. complete: False once something happened that another call could not repeat.
+    inputs: how many there are. words: numbers of 64 bits that this call was given, as those that it passes on: other
+    calls of the kind are given others. complete: False once something happened that another call could not repeat.
     """
 
-    def __init__(self, inputs: Sequence[Any], addresses: Sequence[int]) -> None:
+    def __init__(self, inputs: Sequence[Any], addresses: Sequence[int], words: Sequence[int] = ()) -> None:
         self.inputs = len(inputs)
+        self.words = tuple([Address.of(word, -1 - at) for at, word in enumerate(words)])
         self.allocations: list[tuple[tuple[int, ...], str]] = []
         self.steps: list[Started] = []
         self.complete = True

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from fp4ref.registry import Call
 from fp4ref_cuda import programs, recording
 from fp4ref_cuda.buffers import Library
-from fp4ref_cuda.programs import KEPT, Program, current_library, program_of, seen_in
+from fp4ref_cuda.kinds import seen_in
+from fp4ref_cuda.programs import KEPT, Program, current_library, program_of
 from fp4ref_cuda.recording import Recording, Strided, recorded
 
 
@@ -58,25 +59,32 @@ def together(
     return _recorded(library, key, call, given, starts, act)
 
 
-def steps(call: Call, kind: Hashable, inputs: Sequence[Any], act: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Return act(*inputs), new tensors; from the second call of a kind on, one program makes them.
+def steps(
+    call: Call,
+    kind: Hashable,
+    inputs: Sequence[Any],
+    act: Callable[..., tuple[Any, ...]],
+    numbers: tuple[int, ...] = (),
+) -> tuple[Any, ...]:
+    """Return act(*inputs, *numbers), new tensors; from the second call of a kind on, one program makes them.
 
     kind, inputs: as for `together`. `act` calls this backend's operations and makes views, and torch computes nothing.
+    numbers: not negative, below 2^64, of each call; `act` hands them on, or the sum of one and another number.
     """
-    return programs.serve(("steps", kind), call, inputs, lambda: act(*inputs))
+    return programs.serve(("steps", kind), call, inputs, lambda *words: act(*inputs, *words), (), numbers)
 
 
 def bind_steps(
     call: Call, kind: Hashable, inputs: Sequence[Any], act: Callable[..., tuple[Any, ...]]
 ) -> Callable[..., tuple[Any, ...]] | None:
-    """Return a function of other inputs of these ones' kinds that acts on them."""
+    """Return a function of other inputs of these ones' kinds, and of numbers, that acts on them as `steps` does."""
     bound = programs.bind(("steps", kind), call, inputs)
     if bound is None:
         return None
 
-    def again(*inputs: Any) -> tuple[Any, ...]:
-        made = bound(*inputs)
-        return steps(call, kind, inputs, act) if made is None else made
+    def again(*inputs: Any, numbers: tuple[int, ...] = ()) -> tuple[Any, ...]:
+        made = bound(*inputs, numbers=numbers)
+        return steps(call, kind, inputs, act, numbers) if made is None else made
 
     return again
 

@@ -58,6 +58,7 @@ def main(target: Path) -> None:
 
 
 @cache
+@cache
 def proved() -> list[tuple[ProofClaim, records.Record]]:
     """Return the claims whose records hold, with these."""
     kept = ((claim, records.read(claim)) for claim in claims().values())

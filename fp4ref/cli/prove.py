@@ -210,7 +210,8 @@ def _replay(name: str, record: bool, quiet: bool) -> tuple[dict[str, Any], str]:
     if record and not finding.witness:
         records.written(claim, finding, seconds, datetime.now(UTC).date().isoformat(), _tools(claim))
     kept = records.read(claim)
-    changed = records.outdated(claim, kept) if kept else ["no record"]
+    with processors.uncollected():  # it reads the sources
+        changed = records.outdated(claim, kept) if kept else ["no record"]
     counts = f"{in_words(finding.computed)} of {in_words(claim.size)} inputs computed"
     lines = [f"{name}: {result} ({counts}, {seconds:.1f} s)"]
     if finding.witness:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from fp4ref import processors
 from fp4ref import rules as standard
 from fp4ref.cli.common import PIPE_WIDTH, console, paragraph, table, terminal_width
 from fp4ref.errors import UnknownNameError
@@ -44,6 +45,7 @@ POINT = re.compile(r"\n(?=\* )")
 @click.option("--check", is_flag=True, help="Report rules without citations, and citations without rules.")
 @click.option("--write", is_flag=True, help="Write the generated parts of the chapters from the records.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@processors.uncollected()
 def rules(
     names: tuple[str, ...],
     kind: str | None,

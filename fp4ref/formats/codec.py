@@ -64,12 +64,12 @@ class Codec:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        try:
-            set_field(self, "rounding", Rounding(self.rounding))
-            set_field(self, "sign", Sign(self.sign))
-        except ValueError:
-            got, names = f"rounding {self.rounding!r}, sign {self.sign!r}", (*Rounding, *Sign)
-            raise DomainError("codec", got, f"of {', '.join(names)}", "SPC-1") from None
+        for name, picks in (("rounding", Rounding), ("sign", Sign)):
+            try:
+                set_field(self, name, picks(getattr(self, name)))
+            except ValueError:
+                got = f"{name} {getattr(self, name)!r}"
+                raise DomainError("codec", got, f"one of {', '.join(picks)}", "SPC-1") from None
         set_field(self, "nan", (int(self.nan[0]), int(self.nan[1])))
         for code in (*self.nan, self.overflow or 0, self.infinity or 0):
             if not 0 <= code < 1 << self.format.bits:

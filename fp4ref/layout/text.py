@@ -130,6 +130,10 @@ def _padding(axis: Axis) -> str:
 
 def parse(name: str, text: str) -> Form:
     """Read the text of a layout; LayoutError says which part cannot be one. Rules: LAY-14."""
+    if not isinstance(text, str):
+        raise LayoutError(
+            f"layout {name}", f"a text of type {type(text).__name__}", "a str, as m(8,*) k(4,*): m0 k0 k1 m1", "LAY-14"
+        )
     return _Reader(f"layout {name}").form(text)
 
 

@@ -30,7 +30,7 @@ CODE = {
     ClaimSubject.CUDA: (
         *whole.QUANTIZED[ClaimSubject.CUDA],
         f"{whole.CUDA}/fused.cu",
-        *(f"fp4ref_cuda.grouped:{name}" for name in ("quantize_grouped", "_sizes", "_starts", "_members")),
+        *(f"fp4ref_cuda.grouped:{name}" for name in ("quantize_grouped", "_sizes", "_starts", "_divider", "_member")),
         "fp4ref_cuda.members:group",
     ),
 }

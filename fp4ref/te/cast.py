@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache, lru_cache, partial
 from operator import itemgetter
 from typing import Any
@@ -51,27 +51,35 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
         else:
             made = output
             _update(x, quantizer, output, noop)
-    if key:
-        repeats.keep(key, _repeating(key, x, quantizer, output, noop, counts), COMPACT, GEMM)
+    if key and key == _kind(quantizer.kind_of_call(), x, output, noop):  # no buffer was replaced
+        repeats.keep(key, repeating(x, quantizer, output, noop, counts), COMPACT, GEMM)
     return made
 
 
 def _kind(kind: Hashable, tensor: Tensor, output: Any, noop: Tensor | None) -> Hashable | None:
     """Return the kind of a call that quantizes, None if an array has none. kind: of the quantizer."""
-    if output is None:
-        seen = repeats.kind_of(tensor)
-        return None if seen is None or noop is not None else ("te.quantize", kind, seen)
-    if not isinstance(output, QuantizedTensorStorage):
-        return None
-    family: Any = type(output)
-    values = output.__dict__
-    try:
-        kinds = repeats.number_of_kinds((kind, family, tensor.shape), (tensor, noop, *_buffers_of(family)(values)))
-    except KeyError:  # a buffer that nobody assigned
-        return None
-    shape = output.shape if isinstance(output, Tensor) else None
-    settings = [values.get(name) for name in (*family.SETTINGS, "_dtype")]
-    return None if kinds is None else ("te.update", kind, kinds, family, shape, *settings)
+    if output is not None:
+        return kind_of_update(kind, tensor, (output,), noop)
+    seen = repeats.kind_of(tensor)
+    return None if seen is None or noop is not None else ("te.quantize", kind, seen)
+
+
+def kind_of_update(kind: Hashable, tensor: Tensor, outputs: Sequence[Any], noop: Tensor | None) -> Hashable | None:
+    """Return the kind of a call that fills some tensors, None if an array has none. kind: of the quantizer."""
+    parts, settings = [tensor, noop], list[Any]()
+    for output in outputs:
+        family: Any = type(output)
+        if not isinstance(output, QuantizedTensorStorage):
+            return None
+        values = output.__dict__
+        try:
+            parts += _buffers_of(family)(values)
+        except KeyError:  # a buffer that nobody assigned
+            return None
+        settings += [family, output.shape if isinstance(output, Tensor) else None, values.get("_dtype")]
+        settings += map(values.get, family.SETTINGS)
+    kinds = repeats.number_of_kinds((kind, *map(type, outputs), tensor.shape), tuple(parts))
+    return None if kinds is None else ("te.update", kind, kinds, *settings)
 
 
 @cache
@@ -81,8 +89,8 @@ def _buffers_of(family: Any) -> Callable[[dict[str, Any]], tuple[Tensor | None, 
     return itemgetter(*names) if len(names) > 1 else lambda values: tuple(values[name] for name in names)
 
 
-def _repeating(
-    key: Hashable, x: Tensor, quantizer: Any, output: Any, noop: Tensor | None, counts: list[tuple[str, str, int]]
+def repeating(
+    x: Tensor, quantizer: Any, output: Any, noop: Tensor | None, counts: list[tuple[str, str, int]]
 ) -> Callable[..., Any] | None:
     """Return the function that does again what was just done for tensors of a kind, and counts it; None without one."""
     if output is None:
@@ -93,10 +101,9 @@ def _repeating(
             return make(x, quantizer)
 
         return make and made_again
-    if _kind(quantizer.kind_of_call(), x, output, noop) != key:  # buffers were replaced
-        return None
     flag = None if noop is None or noop.device.type == "cpu" else noop
     fill, on_device = quantizer.filled_again(x, output, flag), flag is not None
+    one = noop is not None and noop.numel() == 1
     if fill is None:
         return None
 
@@ -104,7 +111,7 @@ def _repeating(
         debug.count_again(counts)
         if noop is None or on_device:
             fill(x, quantizer, output, noop)
-        elif noop.reshape(-1)[0].item() != 1:
+        elif (noop if one else noop.reshape(-1)[0]).item() != 1:
             fill(x, quantizer, output, None)
         else:
             quantizer.draw(x)  # as if there were no flag
@@ -241,6 +248,17 @@ def turned(codes: Tensor) -> Tensor:
 def _turner(shape: tuple[int, int], device: torch.device, registered: Same) -> Callable[[Tensor], Tensor] | None:
     """Return the function that turns matrices on a device; None without a backend that has one."""
     found = server("turned", device, (shape[0], shape[1]))
+    return turner(torch.empty(shape, dtype=torch.uint8, device=device)) or (found and partial(found[1], found[0]))
+
+
+def turner(codes: Tensor, out: Tensor | None = None) -> Callable[..., Any] | None:
+    """Return the function that turns matrices of bytes of a kind, with nothing decided again; None without one.
+
+    out: what is filled, where the function is to fill others of its kind.
+    """
+    found = server("turned", codes.device, (codes.shape[0], codes.shape[1]))
     bind = found and registry.binder(found[0], None)
-    bound = bind(found[0], torch.empty(shape, dtype=torch.uint8, device=device)) if found and bind else None
-    return bound or (found and partial(found[1], found[0]))
+    if found is None or bind is None:
+        return None
+    turn: Callable[..., Any] | None = bind(found[0], codes) if out is None else bind(found[0], codes, out)
+    return turn

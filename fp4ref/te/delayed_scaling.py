@@ -14,8 +14,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from fp4ref.te.dtypes import DType, torch_dtype
+from fp4ref.te.one_pass import overlap, server
 
 FLT_MAX = torch.finfo(torch.float32).max
 
@@ -37,6 +39,10 @@ class Histories:
 
         Rules: TEL-47, TEL-70, TEL-90.
         """
+        if not dist.is_initialized():  # nothing to reduce
+            for state in self.states[forward]:
+                update_scales(state, state.amax_history[0])
+            return
         together: dict[tuple[str, int, torch.device], list[Any]] = {}
         for state in self.states[forward]:
             together.setdefault((str(state.recipe), id(state.group), state.scale.device), []).append(state)
@@ -99,6 +105,8 @@ def fused_amax_and_scale_update_after_reduction(
 
 def _move_on(history: Tensor, scale: Tensor, current: Tensor, algorithm: str, numerator: float) -> None:
     """Move a history on where there is a maximum, and compute its scales as numerator / amax."""
+    if _moved_at_once(history, scale, current, algorithm, numerator):
+        return
     newest = torch.where(current != 0, current, history[0])
     moved = history.roll(-1, 0)
     moved[-1] = newest
@@ -108,6 +116,25 @@ def _move_on(history: Tensor, scale: Tensor, current: Tensor, algorithm: str, nu
     scale.copy_(_scale(wanted, amax, scale, seen))
     moved[0] = 0
     history.copy_(torch.where(seen, moved, history))
+
+
+def _moved_at_once(history: Tensor, scale: Tensor, current: Tensor, algorithm: str, numerator: float) -> bool:
+    """Do the same by a backend that does it in one launch; False without one, or for what it does not read."""
+    if torch.compiler.is_compiling() or history.dim() != 2:
+        return False
+    found = server("next_scales", history.device, (history.shape[0], history.shape[1]))
+    if found is None or history.shape[1:] != scale.shape or scale.shape != current.shape:
+        return False
+    for each in (history, scale, current):
+        plain = type(each) is Tensor and each.dtype is torch.float32 and each.is_contiguous() and not each.is_neg()
+        if not plain or each.device != history.device or each.requires_grad:
+            return False
+    in_row_0 = current.data_ptr() == history.data_ptr()
+    if overlap(history, scale) or overlap(scale, current) or (overlap(history, current) and not in_row_0):
+        return False
+    found[1](found[0], history, current, scale, numerator, latest=algorithm != "max")
+    increment_version((history, scale))  # as after torch's own operations
+    return True
 
 
 def _amax_and_scale_update(amax_history: Tensor, scale: Tensor, fp8_max: float, recipe: Any) -> None:

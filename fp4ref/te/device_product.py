@@ -16,8 +16,9 @@ from fp4ref.registry import Call
 from fp4ref.remembered import Same
 from fp4ref.spec import Spec
 from fp4ref.stored import Stored
+from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8TensorStorage
-from fp4ref.te.one_pass import server
+from fp4ref.te.one_pass import overlap, server
 from fp4ref.te.per_tensor import values_server
 from fp4ref.te.product import BLOCK_SCALED, count_moved
 from fp4ref.te.storage import QuantizedTensorStorage
@@ -77,12 +78,7 @@ def _can_be_filled(out: Tensor, device: torch.device, operands: Sequence[Stored]
     if not _is_plain(out) or out.device != device or out.requires_grad:
         return False
     read = [each.arrays[0] for each in operands if each.decode is None] + ([] if bias is None else [bias])
-    return not any(_overlap(out, each) for each in read)
-
-
-def _overlap(x: Tensor, y: Tensor) -> bool:
-    starts = x.data_ptr(), y.data_ptr()
-    return starts[0] < starts[1] + y.nbytes and starts[1] < starts[0] + x.nbytes
+    return not any(overlap(out, each) for each in read)
 
 
 def _stored(x: Any, direction: str, device: torch.device) -> tuple[Stored, int] | None:
@@ -91,6 +87,12 @@ def _stored(x: Any, direction: str, device: torch.device) -> tuple[Stored, int] 
         of, lie = x.matrix(direction), LIES[x._with_gemm_swizzled_scales]
         decode = _decoding(of.spec, of.shape, lie, device.type, registry.registered())
         return Stored((of.codes, of.scales, None), decode), of.shape[0]
+    if isinstance(x, Float8BlockwiseQTensorStorage):
+        served = x.values_server(direction, WIDE)
+        if served is None:
+            return None
+        (call, _), codes, scales = served
+        return Stored((codes, scales), call, squares=x._is_2D_scaled), codes.shape[0]
     if isinstance(x, Float8TensorStorage):
         codes = x.code_matrix()
         found = values_server(codes, x._fp8_dtype, WIDE)

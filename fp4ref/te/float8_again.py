@@ -32,10 +32,6 @@ class OfOneScale(Quantizer):
         make = self.repeating(tensor) if tensor.is_contiguous() else None
         return make and (lambda x, quantizer: quantizer.with_buffers(*make(x, quantizer), of))
 
-    def kept(self) -> tuple[Tensor, ...]:
-        """Return the tensors that last from one call to the next, by which codes are made."""
-        return ()
-
     def stepwise(self, tensor: Tensor) -> Stepwise | None:
         """Return the function that makes codes and 1 over the scale, by operations of backends alone.
 

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fp4ref import api
+from fp4ref import registry
 from fp4ref.quantized import Direction
-from fp4ref.te import steps
+from fp4ref.registry import Call
+from fp4ref.te import in_place, steps
 from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.cast import fp8_codes, write
 from fp4ref.te.dtypes import FLOATS, DType
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
-from fp4ref.te.float8_block_again import blocks_again, powers_of_two
 from fp4ref.te.float8_block_tensor import (
     BLOCK,
     Float8BlockwiseQTensor,
@@ -25,12 +25,15 @@ from fp4ref.te.float8_block_tensor import (
     blocks,
     scale_shape,
 )
+from fp4ref.te.new_buffers import new_buffers
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF
 from fp4ref.te.one_pass import server
 from fp4ref.te.per_tensor import scales_of
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import Float8BlockScaling, Recipe
-from fp4ref.te.specifications import fp8_blocks, mxfp8
+from fp4ref.te.specifications import mxfp8
+
+AS_PASSED = ("_rowwise_data", "_rowwise_scale_inv", "_columnwise_data", "_columnwise_scale_inv")
 
 
 class Float8BlockQuantizer(Quantizer):
@@ -111,13 +114,13 @@ class Float8BlockQuantizer(Quantizer):
         """Return a tensor with buffers for the directions in use; storage if `internal`. Rules: TEL-49."""
         requires_grad = options.pop("requires_grad", False)
         values: dict[str, Tensor | None] = dict.fromkeys(Float8BlockwiseQTensorStorage.BUFFERS)
-        for used, direction in ((self.rowwise_usage, "row"), (self.columnwise_usage, "column")):
-            if used:
-                columnwise = direction == "column"
-                sizes = self.get_columnwise_shape(shape) if columnwise else shape
-                scales = self.get_scale_shape(shape, columnwise)
-                values[f"_{direction}wise_data"] = torch.empty(sizes, dtype=torch.uint8, device=device, **options)
-                values[f"_{direction}wise_scale_inv"] = torch.zeros(scales, device=device, **options)
+        names = [name for name, used in (("row", self.rowwise_usage), ("column", self.columnwise_usage)) if used]
+        shapes = [self.get_columnwise_shape(shape) if name == "column" else shape for name in names]
+        of_scales = [self.get_scale_shape(shape, name == "column") for name in names]
+        for name, codes, scales in zip(
+            names, *new_buffers(tuple(shapes), tuple(of_scales), torch.float32, device, **options), strict=True
+        ):
+            values[f"_{name}wise_data"], values[f"_{name}wise_scale_inv"] = codes, scales
         return self._tensor(values, shape, dtype, device, requires_grad=requires_grad)
 
     def _tensor(
@@ -159,20 +162,26 @@ class Float8BlockQuantizer(Quantizer):
 
     def _passed(self, tensor: Tensor) -> tuple[Tensor | None, ...]:
         """Return codes as matrices, and scales, of rows and of columns, by one pass of a backend; else nothing."""
-        direction = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
-        if direction is None or not tensor.numel():
-            return ()
-        shape = tuple(tensor.shape)
-        x = tensor.reshape(-1, shape[-1] if shape else 1)
-        matrix, spec = (x.shape[0], x.shape[1]), mxfp8(self.dtype)
-        found = server("block_codes", x.device, matrix, spec=spec, source=x.dtype, direction=direction)
+        found = self._pass(tensor)
         if found is None:
             return ()
-        how = self.amax_epsilon, self.force_pow_2_scales, self.block_scaling_dim == 2
-        made: tuple[Tensor | None, ...] = found[1](found[0], x, *how)
+        call, serve = found
+        made: tuple[Tensor | None, ...] = serve(call, tensor.reshape(call.sizes), *self._how())
         return made
 
-    def kind_of_call(self) -> Hashable | None:
+    def _pass(self, tensor: Tensor) -> tuple[Call, Callable[..., Any]] | None:
+        """Return the call of a backend that makes codes and scales in one pass, and its function; None without one."""
+        direction = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
+        if direction is None or not tensor.numel():
+            return None
+        width = tensor.shape[-1] if tensor.dim() else 1
+        matrix, spec = (tensor.numel() // width, width), mxfp8(self.dtype)
+        return server("block_codes", tensor.device, matrix, spec=spec, source=tensor.dtype, direction=direction)
+
+    def _how(self) -> tuple[float, bool, bool]:
+        return self.amax_epsilon, self.force_pow_2_scales, self.block_scaling_dim == 2
+
+    def kind(self) -> Hashable | None:
         """Return the settings, and the device that is emulated; None for other classes."""
         if type(self) is not Float8BlockQuantizer:
             return None
@@ -182,29 +191,34 @@ class Float8BlockQuantizer(Quantizer):
 
     def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
         """Return a function that makes other tensors of a kind, where a backend makes codes and scales."""
-        fill, (shape, dtype, device) = self._repeating(tensor), (tensor.shape, tensor.dtype, tensor.device)
-        return fill and (lambda x, quantizer: quantizer._tensor(fill(x), shape, dtype, device))
+        found, (shape, dtype, device) = self._pass(tensor), (tensor.shape, tensor.dtype, tensor.device)
+        if found is None or not tensor.is_contiguous():
+            return None
+        same, matrix, flat = self.copy(), found[0].sizes, tensor.dim() == 2
+        run = steps.repeated(("fp8 blocks made", self.kind_of_call()), (tensor,), lambda x: same._passed(x.detach()))
+        bind = None if run else registry.binder(found[0], None)
+        bound = bind(found[0], tensor.view(matrix), *self._how()) if bind else None
+        if bound is not None:
+            run = bound if flat else lambda x: bound(x.view(matrix))
+        make = run or same._passed
+        return lambda x, quantizer: quantizer._tensor(same._by_attribute(make(x), shape), shape, dtype, device)
 
     def filled_again(
         self, tensor: Tensor, dst: Any, flag: Tensor | None
     ) -> Callable[[Tensor, Self, Any, Tensor | None], None] | None:
-        """Return a function that fills other tensors of a kind with what is made first."""
-        if not tensor.is_contiguous():
+        """Return a function that fills other tensors of a kind; None without a backend that does it in place."""
+        found = self._pass(tensor)
+        if found is None or not tensor.is_contiguous():
             return None
-        kind, filled = ("fp8 blocks", self.kind_of_call()), None
-        if self._passed(tensor):
-            filled = steps.filled(kind, tensor, dst, flag, _buffers_of, self.copy()._fill_by_steps)
-        fill = None if filled or flag is not None else self._repeating(tensor)
-        if fill is None:
-            return filled
-
-        def again(x: Tensor, quantizer: Self, dst: Any, flag: Tensor | None) -> None:
-            held = dst.__dict__
-            for name, made in fill(x).items():
-                if made is not None:
-                    held[name].copy_(made)
-
-        return again
+        kind = "fp8 blocks", self.kind_of_call()
+        by_steps = steps.filled(kind, tensor, dst, flag, _buffers_of, self.copy()._fill_by_steps)
+        bind = None if by_steps or flag is not None else registry.binder(found[0], None)
+        if bind is None:
+            return by_steps
+        x, made = tensor.view(found[0].sizes), self._passed(tensor)
+        shaped = self._by_attribute(made, tensor.shape)
+        held, wanted = ([of[name] for name in AS_PASSED] for of in (dst.__dict__, shaped))
+        return in_place.filled(tensor, dst, AS_PASSED, held, wanted, bind(found[0], x, *self._how(), made))
 
     def _fill_by_steps(self, x: Tensor, kept: Sequence[Any], held: Sequence[Any], word: Tensor | None) -> None:
         made = self._in_one_pass(x)
@@ -213,23 +227,6 @@ class Float8BlockQuantizer(Quantizer):
             each = made[name]
             if each is not None:
                 steps.written(each, buffer, word)
-
-    def _repeating(self, tensor: Tensor) -> Callable[[Tensor], dict[str, Tensor | None]] | None:
-        """Return the function that makes the buffers of tensors of a kind, by attribute; None without one."""
-        directions = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
-        if directions is None or not tensor.numel() or not tensor.is_contiguous():
-            return None
-        if self._in_one_pass(tensor) is not None:
-            return self._one_pass_again(tensor)
-        if tensor.device.type != "cpu" or not self.force_pow_2_scales or self.amax_epsilon:
-            return None
-        return blocks_again(tensor, self.dtype, directions, self.block_scaling_dim == 2)
-
-    def _one_pass_again(self, tensor: Tensor) -> Callable[[Tensor], dict[str, Tensor | None]]:
-        """Return the function that makes the buffers of tensors of a kind by a backend's one pass."""
-        same, shape = self.copy(), tensor.shape
-        run = steps.repeated(("fp8 blocks made", self.kind_of_call()), (tensor,), lambda x: same._passed(x.detach()))
-        return same._in_one_pass if run is None else (lambda x: same._by_attribute(run(x), shape))  # type: ignore[return-value]
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
         """Fit an existing tensor to the directions in use; buffers that exist stay. Rules: TEL-5."""
@@ -253,11 +250,11 @@ class Float8BlockQuantizer(Quantizer):
                     write(getattr(dst, name), made, noop)
             return
         x = tensor.reshape(-1, tensor.shape[-1] if tensor.dim() else 1)
-        tiles = self._quantized(x, "row") if self.block_scaling_dim == 2 else None
+        tiles = self._with_any_scales(x) if self.block_scaling_dim == 2 else None
         usages: tuple[tuple[bool, Direction], ...] = (self.rowwise_usage, "row"), (self.columnwise_usage, "column")
         for used, direction in usages:
             if used:
-                codes, scales = self._quantized(x, direction) if tiles is None else tiles
+                codes, scales = self._with_any_scales(x if direction == "row" else x.t()) if tiles is None else tiles
                 if tiles is None:
                     scales = scales.t()
                 elif direction == "column":
@@ -265,16 +262,6 @@ class Float8BlockQuantizer(Quantizer):
                 data, buffer = getattr(dst, f"_{direction}wise_data"), getattr(dst, f"_{direction}wise_scale_inv")
                 write(data.view(codes.shape), codes, noop)
                 write(buffer, pad(scales, (0, buffer.shape[1] - scales.shape[1])), noop)
-
-    def _quantized(self, x: Tensor, direction: Direction) -> tuple[Tensor, Tensor]:
-        """Return the codes of a matrix or its transpose, and one scale per block. Rules: TEL-50."""
-        compiled = x.device.type == "cpu" and self.force_pow_2_scales and not self.amax_epsilon
-        if not compiled:
-            return self._with_any_scales(x if direction == "row" else x.t())
-        spec = fp8_blocks(self.dtype, self.block_scaling_dim == 2)
-        quantized = api.quantize(x, spec, "row") if direction == "row" else api.quantize(x, spec, "column")
-        part, _ = quantized.direction(direction)
-        return part.data, powers_of_two(part.scales[:: spec.block.rows])
 
     def _with_any_scales(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the codes of a matrix, and one float32 scale per block of `block_scaling_dim`.
@@ -296,4 +283,5 @@ class Float8BlockQuantizer(Quantizer):
 
 
 def _buffers_of(dst: Any) -> list[Any]:
-    return [dst.__dict__[name] for name in Float8BlockwiseQTensorStorage.BUFFERS]
+    held = dst.__dict__
+    return [held[name] for name in Float8BlockwiseQTensorStorage.BUFFERS]

@@ -8,6 +8,7 @@ on the last axis: one per block of 128, as [blocks of K, M] of rows and [blocks 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fp4ref import registry, repeats
+from fp4ref.registry import Call
 from fp4ref.te.cast import fp8_values
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
@@ -131,19 +133,28 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
             if again is not None:
                 made: Tensor = again(data, beside)
                 return made
-        codes, scales = self.code_bytes(direction), self.scales_buffer(direction)
-        matrix, spec = (codes.shape[0], codes.shape[1]), mxfp8(self._fp8_dtype)
-        padded = scale_shape(matrix, tiles=self._is_2D_scaled, columnwise=False)
-        plain = decodable(codes, scales, dtype) and scales.is_contiguous() and scales.shape == padded
-        found = server("block_values", codes.device, matrix, spec=spec, to=dtype) if plain else None
-        if found is None:
+        served = self.values_server(direction, dtype)
+        if served is None:
             return None
+        found, codes, scales = served
         values: Tensor = found[1](found[0], codes, scales, self._is_2D_scaled)
         flat, bind = codes.shape == data.shape, registry.binder(found[0], None) if key else None
         bound = bind(found[0], codes, scales, self._is_2D_scaled) if bind and data.is_contiguous() else None
         if bound is not None:
-            repeats.keep(key, bound if flat else lambda data, scales: bound(data.view(matrix), scales))
+            repeats.keep(key, bound if flat else lambda data, scales: bound(data.view(codes.shape), scales))
         return values
+
+    def values_server(
+        self, direction: str, dtype: torch.dtype
+    ) -> tuple[tuple[Call, Callable[..., Any]], Tensor, Tensor] | None:
+        """Return a backend's call of `block_values`, its function, and codes and scales of a direction for it."""
+        codes, scales = self.code_bytes(direction), self.scales_buffer(direction)
+        matrix = codes.shape[0], codes.shape[1]
+        padded = scale_shape(matrix, tiles=self._is_2D_scaled, columnwise=False)
+        if not (decodable(codes, scales, dtype) and scales.is_contiguous() and scales.shape == padded):
+            return None
+        found = server("block_values", codes.device, matrix, spec=mxfp8(self._fp8_dtype), to=dtype)
+        return None if found is None else (found, codes, scales)
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """Return values of the row direction if it exists, else of the column direction. Rules: TEL-8."""

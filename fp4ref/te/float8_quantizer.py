@@ -185,6 +185,10 @@ class Float8Quantizer(Float8CurrentScalingQuantizer):
         scale = self.scale.reshape(1)
         return scale, torch.ones_like(scale) / scale
 
+    def kind(self) -> Hashable | None:
+        """Return the settings; None for other classes."""
+        return (Float8Quantizer, self.dtype, *self.lasting) if type(self) is Float8Quantizer else None
+
     def kind_of_call(self) -> Hashable | None:
         """Return the settings, and the kinds of the scale and of the amax; None for other classes."""
         kinds = repeats.kind_of(self.scale), repeats.kind_of(self.amax)

@@ -7,13 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fp4ref import repeats
+from fp4ref.te import debug, hybrid_again
 from fp4ref.te.errors import SettingError
 from fp4ref.te.hybrid_tensor import HybridQuantizedTensor, HybridQuantizedTensorStorage
 from fp4ref.te.identity_tensor import IdentityTensor, IdentityTensorStorage
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
-from fp4ref.te.quantizer import Quantizer
+from fp4ref.te.quantizer import Facts, Quantizer
 from fp4ref.te.recipe import CustomRecipe, Recipe
 from fp4ref.te.roles import QuantizerRequest
+from fp4ref.te.swizzle import COMPACT, GEMM
 
 SOURCES = ("original", "rowwise_dequantized")
 
@@ -170,24 +173,31 @@ class HybridQuantizer(Quantizer):
         """Return a quantizer with copies of both."""
         other = super().copy()
         assert isinstance(other, HybridQuantizer)
-        other.rowwise_quantizer, other.columnwise_quantizer = (quantizer.copy() for quantizer in self._both())
+        other.rowwise_quantizer = self.rowwise_quantizer.copy()
+        other.columnwise_quantizer = self.columnwise_quantizer.copy()
         return other
 
     def quantize_impl(self, tensor: Tensor) -> HybridQuantizedTensorStorage:
         """Quantize each direction that is asked for by its quantizer. Rules: TEL-59."""
+        key = hybrid_again.kind(self, tensor)
+        again = repeats.find(key) if key else None
+        if again:
+            made: HybridQuantizedTensorStorage = again(tensor if tensor.is_cuda else tensor.detach(), self)
+            return made
         tensor = tensor.detach()
-        rows = self.rowwise_quantizer.quantize(tensor) if self.rowwise_usage else None
-        columns = self.columnwise_quantizer.quantize(self._source(tensor, rows)) if self.columnwise_usage else None
-        return self._of(rows, columns, tuple(tensor.shape), tensor.dtype, tensor.device)
+        with debug.noted() as counts:
+            rows = self.rowwise_quantizer.quantize(tensor) if self.rowwise_usage else None
+            columns = self.columnwise_quantizer.quantize(self._source(tensor, rows)) if self.columnwise_usage else None
+        if key:
+            repeats.keep(key, hybrid_again.made(self, tensor, counts), COMPACT, GEMM)
+        return self.of_parts(rows, columns, (tensor.dtype, tensor.shape, tensor.device))
 
-    def _of(
-        self, rows: Any, columns: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-    ) -> HybridQuantizedTensorStorage:
-        """Return a tensor of two parts, storage if `internal`."""
-        parts = {"rowwise_storage": rows, "columnwise_storage": columns, "quantizer": self}
+    def of_parts(self, rows: Any, columns: Any, of: Facts) -> HybridQuantizedTensorStorage:
+        """Return a tensor of two parts, storage if `internal`. of: the values."""
+        held, (dtype, shape, device) = {"_rowwise_storage": rows, "_columnwise_storage": columns}, of
         if self.internal:
-            return HybridQuantizedTensorStorage(**parts, fake_dtype=dtype)
-        return HybridQuantizedTensor(shape=shape, dtype=dtype, device=device, **parts)
+            return HybridQuantizedTensorStorage.holding(held, self, dtype)
+        return HybridQuantizedTensor.wrapping(held, self, dtype, shape, device)
 
     def _source(self, tensor: Tensor, rows: Any) -> Tensor:
         """Return the tensor itself, or the values of its quantized rows, as the quantizer's source of columns asks."""
@@ -200,12 +210,20 @@ class HybridQuantizer(Quantizer):
     def update_quantized(self, src: Tensor, dst: Any, *, noop_flag: Tensor | None = None) -> Any:
         """Quantize into the parts that there are and that are asked for. Rules: TEL-5, TEL-24, TEL-56."""
         self.require_destination(dst)
+        key = hybrid_again.kind_of_filling(self, src, dst, noop_flag)
+        again = repeats.find(key) if key else None
+        if again:
+            again(src if src.is_cuda else src.detach(), self, dst, noop_flag)
+            return dst
         rows = dst._rowwise_storage if self.rowwise_usage else None
-        if rows is not None:
-            self.rowwise_quantizer.update_quantized(src, rows, noop_flag=noop_flag)
-        if self.columnwise_usage and dst._columnwise_storage is not None:
-            source = self._source(src, rows)
-            self.columnwise_quantizer.update_quantized(source, dst._columnwise_storage, noop_flag=noop_flag)
+        with debug.noted() as counts:
+            if rows is not None:
+                self.rowwise_quantizer.update_quantized(src, rows, noop_flag=noop_flag)
+            if self.columnwise_usage and dst._columnwise_storage is not None:
+                source = self._source(src, rows)
+                self.columnwise_quantizer.update_quantized(source, dst._columnwise_storage, noop_flag=noop_flag)
+        if key and key == hybrid_again.kind_of_filling(self, src, dst, noop_flag):  # no buffer was replaced
+            repeats.keep(key, hybrid_again.filled(self, src.detach(), dst, noop_flag, counts), COMPACT, GEMM)
         return dst
 
     def require_destination(self, dst: Any) -> None:
@@ -221,7 +239,7 @@ class HybridQuantizer(Quantizer):
             quantizer.allocate(shape, dtype, device, **options) if used else None
             for quantizer, used in zip(self._both(), (self.rowwise_usage, self.columnwise_usage), strict=True)
         )
-        made = self._of(rows, columns, shape, dtype, device)
+        made = self.of_parts(rows, columns, (dtype, shape, device))
         return made.requires_grad_(requires_grad) if isinstance(made, Tensor) else made
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:

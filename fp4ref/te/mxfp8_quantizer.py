@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable
-from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from fp4ref import api, registry
-from fp4ref.layout import layout
-from fp4ref.quantized import DirectionChoice, DirectionData, Parts, Quantized
+from fp4ref.quantized import DirectionChoice, Parts
 from fp4ref.spec import Spec
 from fp4ref.te import mxfp8_again, specifications, steps
-from fp4ref.te.cast import turned, write
-from fp4ref.te.dtypes import FLOATS, DType, dtype_name
+from fp4ref.te.cast import turned, turner, write
+from fp4ref.te.dtypes import FLOATS, DType
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.mxfp8_tensor import MXFP8Tensor, MXFP8TensorStorage, scale_shape
+from fp4ref.te.new_buffers import new_buffers
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF
-from fp4ref.te.quantizer import Facts, Quantizer
+from fp4ref.te.quantizer import Facts, InSteps, Quantizer
 from fp4ref.te.recipe import MXFP8BlockScaling, Recipe
 from fp4ref.te.swizzle import COMPACT, GEMM
 
@@ -86,17 +85,24 @@ class MXFP8Quantizer(Quantizer):
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
         """Make a tensor with buffers for the directions in use, storage if `internal`. Rules: TEL-3, TEL-22, TEL-28."""
         requires_grad = options.pop("requires_grad", False)
-        values: dict[str, Any] = dict.fromkeys(name.lstrip("_") for name in MXFP8TensorStorage.BUFFERS)
-        for used, direction in ((self.rowwise_usage, "row"), (self.columnwise_usage, "column")):
-            if used:
-                scales = scale_shape(shape, columnwise=direction == "column")
-                transposed = direction == "column" and self.internal
-                values[f"{direction}wise_data"] = _codes(shape, transposed, device=device, **options)
-                values[f"{direction}wise_scale_inv"] = torch.zeros(scales, dtype=torch.uint8, device=device, **options)
-        values |= {"fp8_dtype": self.dtype, "with_gemm_swizzled_scales": self.optimize_for_gemm, "quantizer": self}
+        held: dict[str, Any] = dict.fromkeys(MXFP8TensorStorage.BUFFERS)
+        names = [name for name, used in (("row", self.rowwise_usage), ("column", self.columnwise_usage)) if used]
+        turned = [name == "column" and self.internal for name in names]  # in the order in which columns are computed
+        shapes = [(shape[-1], *shape[:-1]) if across else shape for across in turned]
+        of_scales = [scale_shape(shape, columnwise=name == "column") for name in names]
+        made, scales = new_buffers(tuple(shapes), tuple(of_scales), torch.uint8, device, **options)
+        for name, across, codes, its in zip(names, turned, made, scales, strict=True):
+            held[f"_{name}wise_data"] = codes.movedim(0, -1) if across else codes
+            held[f"_{name}wise_scale_inv"] = its
+        return self._owning(held, (dtype, shape, device), requires_grad=requires_grad)
+
+    def _owning(self, held: dict[str, Any], of: Facts, *, requires_grad: bool = False) -> Any:
+        """Return the tensor that owns buffers by attribute, storage if `internal`."""
+        dtype, shape, device = of
+        held["_fp8_dtype"], held["_with_gemm_swizzled_scales"] = self.dtype, self.optimize_for_gemm
         if self.internal:
-            return MXFP8TensorStorage(**values, fake_dtype=dtype)
-        return MXFP8Tensor(shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **values)
+            return MXFP8TensorStorage.holding(held, self, dtype)
+        return MXFP8Tensor.wrapping(held, self, dtype, shape, device, requires_grad=requires_grad)
 
     def kind(self) -> Hashable | None:
         """Return the settings; None for other classes."""
@@ -111,7 +117,7 @@ class MXFP8Quantizer(Quantizer):
         if asked is None:
             return super().make(tensor)
         q = api.quantize(tensor.view(-1, tensor.shape[-1]), *asked)
-        return self._made((q.row, q.column), (tensor.dtype, tensor.shape, tensor.device))
+        return self.made((q.row, q.column), (tensor.dtype, tensor.shape, tensor.device))
 
     def made_again(self, tensor: Tensor) -> Callable[[Tensor, Self], Any] | None:
         """Return a function that makes other tensors of a kind."""
@@ -124,7 +130,25 @@ class MXFP8Quantizer(Quantizer):
             if by_steps is not None:
                 return lambda x, quantizer: quantizer._holding(by_steps(x), of)
         repeat = api.quantize_again(tensor.view(-1, width), *asked)
-        return repeat and (lambda x, quantizer: quantizer._made(repeat(x if flat else x.view(-1, width)), of))
+        if repeat is None:
+            return None
+        _, column = repeat(tensor.view(-1, width))
+        if column and flat and self.internal and self.optimize_for_gemm:
+            return mxfp8_again.for_products(repeat, tensor.dtype, column)
+        turns = [turner(part) or turned for part in column[:2]] if column else []
+
+        def again(x: Tensor, quantizer: Self) -> Any:
+            parts = repeat(x if flat else x.view(-1, width))
+            return quantizer._holding(quantizer._turned(parts, *turns), of)
+
+        return again
+
+    def in_steps(self, tensor: Tensor) -> InSteps | None:
+        """Return the calls of backends that make a tensor."""
+        of = tensor.dtype, tensor.shape, tensor.device
+        if self.asked(tensor) is None or not tensor.is_contiguous():
+            return None
+        return InSteps(self.copy()._buffers_by_steps, 4, lambda made, quantizer: quantizer._holding(made, of))
 
     def _buffers_by_steps(self, x: Tensor) -> tuple[Tensor | None, ...]:
         """Return the buffers of a tensor, as matrices, by operations of backends alone."""
@@ -136,31 +160,8 @@ class MXFP8Quantizer(Quantizer):
     def filled_again(
         self, tensor: Tensor, dst: Any, flag: Tensor | None
     ) -> Callable[[Tensor, Self, Any, Tensor | None], None] | None:
-        """Return a function that fills other tensors of a kind, by way of new ones where no backend does it."""
-        asked, width = self.asked(tensor), tensor.shape[-1]
-        if asked is None or not tensor.is_contiguous():
-            return None
-        kind, fill = ("mxfp8", self.kind_of_call()), partial(mxfp8_again.fill, self.copy())
-        by_steps = steps.filled(kind, tensor, dst, flag, partial(mxfp8_again.buffers, self.internal, width), fill)
-        repeat = None if by_steps or flag is not None else api.quantize_again(tensor.view(-1, width), *asked)
-        if repeat is None:
-            return by_steps
-        flat = tensor.dim() == 2
-
-        def again(x: Tensor, quantizer: Self, dst: Any, flag: Tensor | None) -> None:
-            (row, column), held = repeat(x if flat else x.view(-1, width)), dst.__dict__
-            if row is not None:
-                held["_rowwise_data"].copy_(row.data if flat else row.data.view(x.shape))
-                held["_rowwise_scale_inv"].copy_(row.scales)
-            if column is not None:
-                codes, scales = held["_columnwise_data"], held["_columnwise_scale_inv"]
-                if quantizer.internal:
-                    codes.movedim(-1, 0).view(column.data.shape).copy_(column.data)
-                else:
-                    codes.view(-1, width).copy_(turned(column.data))
-                scales.copy_(column.scales.view(scales.shape) if quantizer.optimize_for_gemm else column.scales.t())
-
-        return again
+        """Return a function that fills other tensors of a kind."""
+        return mxfp8_again.filled_again(self, tensor, dst, flag)
 
     def asked(self, tensor: Tensor) -> tuple[Spec, DirectionChoice, str] | None:
         """Return the arguments of the call of `quantize` that a tensor takes; None for no elements or directions."""
@@ -170,40 +171,41 @@ class MXFP8Quantizer(Quantizer):
         spec = specifications.mxfp8(self.dtype, self.with_2d_quantization)
         return spec, directions, GEMM if self.optimize_for_gemm else COMPACT
 
-    def _made(self, directions: Parts, of: Facts) -> Any:
+    def made(self, directions: Parts, of: Facts) -> Any:
         """Return the tensor of quantized bytes, storage if `internal`. of: the values."""
         return self._holding(self._turned(directions), of)
 
-    def _turned(self, directions: Parts) -> tuple[Tensor | None, ...]:
+    def _turned(
+        self,
+        directions: Parts,
+        turn_codes: Callable[[Tensor], Tensor] = turned,
+        turn_scales: Callable[[Tensor], Tensor] = turned,
+    ) -> tuple[Tensor | None, ...]:
         """Return the buffers of quantized bytes, as matrices."""
         row, column = directions
         rows = (None, None) if row is None else (row.data, row.scales)
         if column is None:
             return *rows, None, None
-        codes = column.data if self.internal else turned(column.data)
-        return *rows, codes, column.scales if self.optimize_for_gemm else turned(column.scales)
+        codes = column.data if self.internal else turn_codes(column.data)
+        return *rows, codes, column.scales if self.optimize_for_gemm else turn_scales(column.scales)
 
     def _holding(self, buffers: tuple[Tensor | None, ...], of: Facts) -> Any:
         """Return the tensor of such buffers, storage if `internal`."""
-        (row, row_scales, codes, scales), (dtype, shape, device) = buffers, of
-        flat, swizzled = len(shape) == 2, self.optimize_for_gemm
+        (row, row_scales, codes, scales), (_, shape, _) = buffers, of
+        flat = len(shape) == 2
         if codes is not None and scales is not None:
             if self.internal:
                 codes = codes.t() if flat else codes.view(shape[-1], *shape[:-1]).movedim(0, -1)
             elif not flat:
                 codes = codes.view(shape)
-            scales = scales.view(scales.shape[::-1]) if swizzled else scales
+            scales = scales.view(scales.shape[::-1]) if self.optimize_for_gemm else scales
         held = {
             "_rowwise_data": row if row is None or flat else row.view(shape),
             "_columnwise_data": codes,
             "_rowwise_scale_inv": row_scales,
             "_columnwise_scale_inv": scales,
-            "_fp8_dtype": self.dtype,
-            "_with_gemm_swizzled_scales": swizzled,
         }
-        if self.internal:
-            return MXFP8TensorStorage.holding(held, self, dtype)
-        return MXFP8Tensor.wrapping(held, self, dtype, shape, device)
+        return self._owning(held, of)
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
         """Fit an existing tensor to the directions in use; buffers that exist stay. Rules: TEL-4, TEL-5, TEL-84."""
@@ -223,44 +225,13 @@ class MXFP8Quantizer(Quantizer):
 
     def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
         """Quantize into the buffers of `dst`. Rules: TEL-3, TEL-5."""
-        if not tensor.numel():
-            return
-        x = tensor.view(-1, tensor.shape[-1])
-        matrix = (x.shape[0], x.shape[1])
-        spec = specifications.mxfp8(self.dtype, self.with_2d_quantization)
-        lie = GEMM if dst._with_gemm_swizzled_scales else COMPACT
-        if self.rowwise_usage:
-            row = DirectionData(dst._rowwise_data.view(matrix), dst._rowwise_scale_inv, None)
-            out = Quantized(spec, matrix, dtype_name(tensor.dtype), lie, row=row)
-            api.quantize(x, spec, "row", lie, out=out, noop=noop)
-        if self.columnwise_usage:
-            codes, scales = dst._columnwise_data.view(matrix).t(), dst._columnwise_scale_inv
-            in_place = noop is None and codes.is_contiguous()
-            column = self._columns(x, spec, lie, codes if in_place else None)
-            if not in_place:
-                write(codes, column.data, noop)
-            moved = column.scales.reshape(scales.shape) if lie == GEMM else column.scales.t()
-            write(scales, moved, noop)
-
-    @staticmethod
-    def _columns(x: Tensor, spec: Spec, lie: str, codes: Tensor | None) -> DirectionData:
-        """Return the column direction; with `codes` [K, M], its elements there."""
-        out = None
-        if codes is not None:
-            padded = layout(lie).padded_shape(codes.shape[0], codes.shape[1] // BLOCK)
-            scales = torch.empty(padded, dtype=torch.uint8, device=x.device)
-            dtype = dtype_name(x.dtype)
-            out = Quantized(spec, tuple(x.shape), dtype, lie, column=DirectionData(codes, scales, None))
-        column: DirectionData | None = api.quantize(x, spec, "column", lie, out=out).column
-        assert column is not None
-        return column
+        if self.asked(tensor) is not None:
+            held = mxfp8_again.buffers(self.internal, tensor.shape[-1], dst)
+            mxfp8_again.fill(self, tensor, (), held, noop, _written)
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return MXFP8BlockScaling
 
 
-def _codes(shape: tuple[int, ...], transposed: bool, **options: Any) -> Tensor:
-    """Return memory for codes [..., K]; transposed: in the order of their transpose, in which columns are computed."""
-    if not transposed:
-        return torch.empty(shape, dtype=torch.uint8, **options)
-    return torch.empty((shape[-1], *shape[:-1]), dtype=torch.uint8, **options).movedim(0, -1)
+def _written(made: Tensor, buffer: Tensor, noop: Tensor | None, *, turns: bool = False) -> None:
+    write(buffer, made.t() if turns else made, noop)

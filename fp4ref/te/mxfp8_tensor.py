@@ -17,7 +17,7 @@ from torch import Tensor
 from fp4ref import api
 from fp4ref.layout import LINEAR_PADDED
 from fp4ref.quantized import DirectionData, Quantized
-from fp4ref.te import fsdp, specifications
+from fp4ref.te import fsdp, mxfp8_columns, specifications
 from fp4ref.te.cast import turned
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType
@@ -90,6 +90,11 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
         if not shape.numel():
             return torch.empty(shape, dtype=dtype, device=self.device)
         if data is None:
+            codes, how = self._columnwise_data, (self._fp8_dtype, self._with_gemm_swizzled_scales)
+            assert codes is not None
+            found = mxfp8_columns.values(codes, self._columnwise_scale_inv, *how, dtype)
+            if found is not None:
+                return found
             q = self.record("column")
             row = q.row.mapped(lambda part: part if part.is_contiguous() else turned(part.t()))
             return cast(Tensor, api.dequantize(replace(q, row=row), dtype)).t().contiguous().view(shape)

@@ -9,12 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fp4ref import api
+from fp4ref import api, plans
+from fp4ref.arrays import viewer
 from fp4ref.given import Arguments
+from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Directions, Parts, Quantized
-from fp4ref.te import steps, swizzle
+from fp4ref.random_source import bits_by_key
+from fp4ref.te import in_place, nvfp4_drawn, rng, steps, swizzle
 from fp4ref.te.dtypes import dtype_name
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF
+from fp4ref.te.quantizer import InSteps
+
+# Buffers of a direction, and of the other one, as a backend fills them.
+NAMES = tuple(
+    f"_{name}" for way in ("rowwise", "columnwise") for name in (f"{way}_data", f"{way}_scale_inv", f"amax_{way}")
+)
+NONE = (None,) * 3
 
 
 def made_again(quantizer: Any, tensor: Tensor) -> Callable[[Tensor, Any], Any] | None:
@@ -23,21 +33,48 @@ def made_again(quantizer: Any, tensor: Tensor) -> Callable[[Tensor, Any], Any] |
     if asked is None or not tensor.is_contiguous():
         return None
     matrix, (spec, directions, _), _ = asked
-    how, flat = (spec, directions, _layout(quantizer)), tensor.dim() == 2
+    how = spec, directions, _layout(quantizer)
     settings, of, device = quantizer.settings(quantizer.optimize_for_gemm), _facts(tensor), tensor.device
     if not quantizer.stochastic_rounding:
-        repeat = api.quantize_again(tensor.view(matrix), *how)
-        return repeat and (lambda x, quantizer: quantizer.made(repeat(x if flat else x.view(matrix)), settings, of))
+        repeat = api.quantize_again(tensor, *how)  # which flattens its leading dimensions
+        if repeat is None or tensor.dim() == 2 or not quantizer.rowwise_usage:
+            return repeat and (lambda x, quantizer: quantizer.made(repeat(x), settings, of))
+        view, sizes = viewer(), quantizer.convert_shape_for_fp4(tensor.shape)
+        strides = tuple(math.prod(sizes[at:]) for at in range(1, len(sizes) + 1))
+
+        def deep(x: Tensor, quantizer: Any) -> Any:
+            (codes, *rest), column = repeat(x)
+            return quantizer.made(((view(codes, sizes, strides, 0), *rest), column), settings, of)
+
+        return deep
+    drawn = nvfp4_drawn.made_again(quantizer, tensor, how, settings)
+    if drawn is not None:
+        return drawn
     given = Arguments(random_bits=_bytes_like(quantizer, matrix, device))
-    drawing = api.quantize_again(tensor.view(matrix), *how, given)
+    drawing = api.quantize_again(tensor, *how, given)
     if drawing is None:
         return None
 
     def again(x: Tensor, quantizer: Any) -> Any:
         bits = quantizer.random_bytes(matrix, device)
-        return quantizer.made(drawing(x if flat else x.view(matrix), None, bits), settings, of)
+        return quantizer.made(drawing(x, None, bits), settings, of)
 
     return again
+
+
+def in_steps(quantizer: Any, tensor: Tensor) -> InSteps | None:
+    """Return the one call of backends that makes a tensor, with its scales where the quantizer moves them."""
+    asked = quantizer.asked(tensor)
+    if asked is None or quantizer.stochastic_rounding or not tensor.is_contiguous():
+        return None
+    (matrix, (spec, directions, _), _), lie = asked, _layout(quantizer)
+    settings, of = quantizer.settings(quantizer.optimize_for_gemm), _facts(tensor)
+
+    def act(x: Tensor) -> tuple[Tensor | None, ...]:
+        q = api.quantize(x.detach().view(matrix), spec, directions, lie)
+        return *(q.row or NONE), *(q.column or NONE)
+
+    return InSteps(act, 6, lambda made, quantizer: quantizer.made((made[:3], made[3:]), settings, of))
 
 
 def filled_again(
@@ -55,9 +92,9 @@ def filled_again(
     def quantized(*parts: DirectionData | None) -> Quantized:
         return Quantized(spec, matrix, dtype, lie, *parts)
 
-    def fill(x: Tensor, bits: Sequence[Any], held: Sequence[Any], word: Tensor | None) -> None:
-        out = quantized(*(None if part[0] is None else DirectionData(*part) for part in (held[:3], held[3:])))
-        given = Directions(*bits) if draws else None
+    def fill(x: Tensor, key: Sequence[Any], held: Sequence[Any], word: Tensor | None) -> None:
+        out = quantized(*_parts_of(held))
+        given = bits_by_key(matrix, directions, key[0], key[1], device) if draws else None
         api.quantize(x.view(matrix), spec, directions, lie, random_bits=given, out=out, noop=word)
 
     def parts(dst: Any) -> list[Any]:
@@ -66,20 +103,22 @@ def filled_again(
     def drawn(quantizer: Any) -> Sequence[Any]:
         return quantizer.random_bytes(matrix, device) if draws else ()
 
-    like = _bytes_like(quantizer, matrix, device) if draws else ()
-    by_steps = steps.filled(("nvfp4", quantizer.kind_of_call()), tensor, dst, flag, parts, fill, like, drawn)
+    keys = (lambda quantizer: rng.key_of(quantizer.rng_state or rng.next_state(device))) if draws else None
+    by_steps = steps.filled(("nvfp4", quantizer.kind_of_call()), tensor, dst, flag, parts, fill, numbers=keys)
     if by_steps is not None or flag is not None:
         return by_steps
-    given = Arguments(None, like if draws else None, quantized(*buffers(dst, matrix, *usages)))
-    repeat, flat = api.quantize_again(tensor.view(matrix), spec, directions, lie, given), len(shape) == 2
-    if repeat is None:
-        return None
+    like = _bytes_like(quantizer, matrix, device) if draws else ()
+    made = quantizer.allocate(shape, tensor.dtype, device)
+    held, wanted = ([part for each in buffers(of, matrix, *usages) for part in each or NONE] for of in (dst, made))
+    x, like_parts = tensor.view(matrix), buffers(made, matrix, *usages)
+    repeat = plans.filling(x, spec, directions, layout(lie), like_parts, like or (None, None))
+    into = repeat and (lambda x, held, *bits: repeat(x, _parts_of(held), *bits))
+    return in_place.filled(tensor, dst, NAMES, held, wanted, into, drawn if draws else None)
 
-    def again(x: Tensor, quantizer: Any, dst: Any, flag: Tensor | None) -> None:
-        bits = quantizer.random_bytes(matrix, device) if draws else None
-        repeat(x if flat else x.view(matrix), None, bits, Directions(*buffers(dst, matrix, *usages)), None)
 
-    return again
+def _parts_of(held: Sequence[Any]) -> list[DirectionData | None]:
+    """Return buffers, three for each direction, as those of both; None for one that is not there."""
+    return [None if part[0] is None else DirectionData(*part) for part in (held[:3], held[3:])]
 
 
 def buffers(dst: Any, matrix: tuple[int, int], rowwise: bool, columnwise: bool) -> Parts:

@@ -20,10 +20,11 @@ from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType, dtype_name
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix
+from fp4ref.te.new_buffers import new_buffers
 from fp4ref.te.nvfp4_settings import DIRECTIONS_OF, NVFP4Settings, fast_choices, require_settings, specification
-from fp4ref.te.nvfp4_storage import NVFP4TensorStorage, scale_shape
+from fp4ref.te.nvfp4_storage import NVFP4TensorStorage, scale_shape, shapes_of_buffers
 from fp4ref.te.nvfp4_tensor import NVFP4Tensor
-from fp4ref.te.quantizer import LASTING, Facts, Quantizer
+from fp4ref.te.quantizer import LASTING, Facts, InSteps, Quantizer
 from fp4ref.te.recipe import NVFP4BlockScaling, Recipe
 
 NOTHING = DirectionData(None, None, None)
@@ -123,23 +124,12 @@ class NVFP4Quantizer(Quantizer):
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
         """Make a tensor with buffers for the directions in use, storage if `internal`. Rules: TEL-3, TEL-22, TEL-28."""
         requires_grad = options.pop("requires_grad", False)
-        rows, columns = math.prod(shape[:-1]), shape[-1]
-
-        def empty(sizes: tuple[int, ...]) -> Tensor:
-            return torch.empty(sizes, dtype=torch.uint8, device=device, **options)
-
-        def amax(count: int) -> Tensor:
-            return torch.zeros(count if self.row_scaled_nvfp4 else 1, dtype=torch.float32, device=device, **options)
-
+        names, codes, maxima = shapes_of_buffers(
+            shape, self.rowwise_usage, self.columnwise_usage, self.row_scaled_nvfp4
+        )
+        made, amaxes = new_buffers(codes, maxima, torch.float32, device, **options)
         buffers: dict[str, Any] = dict.fromkeys(NVFP4TensorStorage.BUFFERS)
-        if self.rowwise_usage:
-            buffers["_rowwise_data"] = empty(self.convert_shape_for_fp4(shape))
-            buffers["_rowwise_scale_inv"] = empty(scale_shape(shape, columnwise=False))
-            buffers["_amax_rowwise"] = amax(rows)
-        if self.columnwise_usage:
-            buffers["_columnwise_data"] = empty((columns, rows // 2))
-            buffers["_columnwise_scale_inv"] = empty(scale_shape(shape, columnwise=True))
-            buffers["_amax_columnwise"] = amax(columns)
+        buffers.update(zip(names, (*made, *amaxes), strict=True))
         swizzled = self.optimize_for_gemm and self.bakes_swizzled_scales(shape)
         values = buffers | self.settings(swizzled)
         if self.internal:
@@ -172,6 +162,10 @@ class NVFP4Quantizer(Quantizer):
         """Return a function that makes other tensors of a kind; its scales are where they are moved to."""
         return nvfp4_again.made_again(self, tensor)
 
+    def in_steps(self, tensor: Tensor) -> InSteps | None:
+        """Return the one call of backends that makes a tensor; None where bytes are drawn or amaxes reduced."""
+        return nvfp4_again.in_steps(self, tensor)
+
     def filled_again(
         self, tensor: Tensor, dst: Any, skip: Tensor | None
     ) -> Callable[[Tensor, Self, Any, Tensor | None], None] | None:
@@ -195,7 +189,7 @@ class NVFP4Quantizer(Quantizer):
         """Return the tensor of quantized bytes, storage if `internal`. of: the values."""
         dtype, shape, device = of
         (codes, scales, amax), (turned, its_scales, its_amax) = directions[0] or NOTHING, directions[1] or NOTHING
-        if codes is not None and len(shape) != 2:
+        if codes is not None and codes.dim() != len(shape):
             codes = codes.view(self.convert_shape_for_fp4(shape))
         values = {
             "_rowwise_data": codes,

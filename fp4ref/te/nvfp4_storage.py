@@ -20,6 +20,7 @@ from fp4ref.te import specifications
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
+from fp4ref.te.new_buffers import Shape, Shapes
 from fp4ref.te.storage import CodeMatrix, QuantizedTensorStorage
 from fp4ref.te.swizzle import COMPACT, GEMM
 
@@ -248,3 +249,21 @@ def scale_shape(shape: tuple[int, ...], *, columnwise: bool) -> tuple[int, int]:
     if columnwise:
         rows, columns = columns, rows
     return LINEAR_PADDED.padded_shape(rows, -(-columns // BLOCK))
+
+
+@lru_cache(maxsize=4096)
+def shapes_of_buffers(
+    shape: Shape, rowwise: bool, columnwise: bool, row_scaled: bool
+) -> tuple[list[str], Shapes, Shapes]:
+    """Return the attributes of buffers, then the shapes of codes and scales, and those of maxima. Rules: TEL-22."""
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    used = [name for name, use in (("row", rowwise), ("column", columnwise)) if use]
+    codes = {"row": (*shape[:-1], columns // 2), "column": (columns, rows // 2)}
+    counts = {"row": rows, "column": columns} if row_scaled else {"row": 1, "column": 1}
+    names = [OF_DIRECTION[name][part] for part in range(3) for name in used]
+    scales = [scale_shape(shape, columnwise=name == "column") for name in used]
+    return (
+        names,
+        (*[codes[name] for name in used], *scales),
+        tuple((counts[name],) for name in used),
+    )

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fp4ref import registry
 from fp4ref.quantized import DirectionChoice
@@ -43,3 +44,9 @@ def _server(
 ) -> tuple[Call, Callable[..., Any]] | None:
     call = Call(operation, spec, dtype_name(source), direction, to=dtype_name(to), device=device, shape=shape)
     return (call, registry.choose(call, None)) if registry.offers(call, None) else None
+
+
+def overlap(x: Tensor, y: Tensor) -> bool:
+    """Return True if two contiguous tensors may share a byte."""
+    starts = x.data_ptr(), y.data_ptr()
+    return starts[0] < starts[1] + y.nbytes and starts[1] < starts[0] + x.nbytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Hashable, Iterable
 from operator import attrgetter
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,12 +18,23 @@ _lasting_of = attrgetter(*LASTING)
 Facts: TypeAlias = tuple[torch.dtype, tuple[int, ...], torch.device]  # type, shape and device of a tensor
 
 
+class InSteps(NamedTuple):
+    """Operations of backends that make tensors of a kind: `results` arrays of each, or None in the place of one.
+
+    hold: makes a quantized tensor of these, by its quantizer.
+    """
+
+    act: Callable[[Tensor], tuple[Tensor | None, ...]]
+    results: int
+    hold: Callable[[tuple[Any, ...], Any], Any]
+
+
 class _Quantize(torch.autograd.Function):
     """Quantize; the gradient passes unchanged."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, function: Callable[[Tensor], Any]) -> Any:  # noqa: ARG004 - torch's signature
-        return function(tensor.detach())
+        return function(tensor)  # which detaches it where it reads more than its address
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
@@ -82,8 +93,12 @@ class Quantizer(abc.ABC):
         return cast(tensor, self)
 
     def kind(self) -> Hashable | None:
-        """Return all that decides what quantizing a tensor does on its device; None if it may do more than that."""
+        """Return all that decides, beside what is `kept`, what quantizing does on a device; None if it may do more."""
         return None
+
+    def kept(self) -> tuple[Tensor, ...]:
+        """Return the tensors that last from one call to the next, by which codes are made, or which calls change."""
+        return ()
 
     def kind_of_call(self) -> Hashable | None:
         """Return all that decides, with the kinds of its tensors, about one call; None if something else does, too."""
@@ -147,6 +162,10 @@ class Quantizer(abc.ABC):
 
         The function gets the quantizer, of the same kind, to copy it. Where there is no such function, return None.
         """
+        return None
+
+    def in_steps(self, tensor: Tensor) -> InSteps | None:
+        """Return operations of backends alone that make tensors of a kind; None where making takes more than these."""
         return None
 
     def filled_again(

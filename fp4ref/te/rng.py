@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fp4ref.quantized import DirectionChoice, Directions
-from fp4ref.random_source import bits_of_matrix
+from fp4ref.random_source import bits_by_key
 
 RESERVED = 1024  # of a device generator's offset, per quantization
 SEED_MASK, STREAM_MASK = 2**64 - 1, 2**63 - 1
@@ -32,7 +32,7 @@ def next_state(device: torch.device) -> RngState:
     Rules: TEL-6, TEL-76.
     """
     if device.type != "cuda":
-        return RngState(int(torch.randint(0, 2**63 - 1, (1,))), 0)
+        return RngState(int(torch.randint(0, 2**63 - 1, (1,)).item()), 0)
     if torch.cuda.is_current_stream_capturing():
         return RngState(torch.randint(-(2**63), 2**63 - 1, (1,), device=device), 0)
     index = device.index
@@ -46,5 +46,10 @@ def random_bytes(
     shape: tuple[int, int], directions: DirectionChoice, state: RngState, device: torch.device
 ) -> Directions:
     """Return one byte per element of a matrix [M, K]: uint8 [M, K], and [K, M] for the columns. Rules: SR-7, TEL-6."""
+    return bits_by_key(shape, directions, *key_of(state), device)
+
+
+def key_of(state: RngState) -> tuple[Any, int]:
+    """Return the seed, and the upper word of the rows' key, of one quantization's random bytes."""
     seed = state.seed if isinstance(state.seed, Tensor) else int(state.seed) & SEED_MASK
-    return bits_of_matrix(shape, directions, seed, state.offset & STREAM_MASK, device)
+    return seed, 2 * (int(state.offset) & STREAM_MASK)

@@ -6,7 +6,6 @@ import os
 from functools import lru_cache
 
 from fp4ref.arithmetic import TE_FAST
-from fp4ref.catalogue import PROFILES
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.four_over_six import dequantized, scaled_units_float16
 from fp4ref.spec import FourOverSix, Granularity, Hadamard, Metric, Spec
@@ -66,13 +65,6 @@ def mxfp8(dtype: DType, tiles: bool = False) -> Spec:
     """Return the specification of an MXFP8 quantizer. Rules: TEL-3."""
     spec = MXFP8_E5M2 if dtype is DType.kFloat8E5M2 else MXFP8_E4M3
     return spec.replace(block=MXFP8_2D.block) if tiles else spec
-
-
-@lru_cache
-def fp8_blocks(dtype: DType, tiles: bool = False) -> Spec:
-    """Return the specification of block-scaled FP8 with scales that are powers of two. Rules: TEL-74."""
-    spec = PROFILES["te.fp8_block_e5m2" if dtype is DType.kFloat8E5M2 else "te.fp8_block"]
-    return spec.replace(block=PROFILES["te.fp8_block_2d"].block) if tiles else spec
 
 
 def environment_flag(name: str) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
 from fp4ref import registry
+from fp4ref.arguments import FLAGS
 from fp4ref.memory import apart
+from fp4ref.te.dtypes import dtype_name
 from fp4ref.te.one_pass import server
 
-FLAGS = (torch.uint8, torch.int32, torch.float32)  # the types of flags that backends read
 # Of a tensor, what its quantizer keeps, and the word of a flag: codes, and 1 over their scale.
 Stepwise: TypeAlias = Callable[[Tensor, Sequence[Tensor], Tensor | None], tuple[Tensor, Tensor]]
 Filling: TypeAlias = Callable[[Tensor, Sequence[Any], Sequence[Any], Tensor | None], None]
@@ -44,22 +44,26 @@ def filled(
     fill: Filling,
     like: Sequence[Any] = (),
     read: Callable[[Any], Sequence[Any]] = lambda quantizer: (),
+    numbers: Callable[[Any], tuple[Any, ...]] | None = None,
 ) -> Filled | None:
     """Return a function that fills tensors of a kind, as `fill` does; None without a backend that repeats it.
 
     flag: on the tensor's device, or None. buffers: of a tensor that is filled, contiguous, and None. fill: gets a
-    tensor, what `read` reads of its quantizer or draws, the buffers, and a word that is not 0 where nothing is to
-    change. like: tensors of the kinds that `read` returns.
+    tensor, what `read` and `numbers` read of its quantizer, the buffers, and a word that is not 0 where nothing is to
+    change. like: tensors of the kinds that `read` returns. numbers: reads integers for programs; a tensor among them
+    leaves a call to `fill`.
     """
-    if flag is not None and (flag.dtype not in FLAGS or server("is_one", flag.device, (1, 1)) is None):
+    if flag is not None and (dtype_name(flag.dtype) not in FLAGS or server("is_one", flag.device, (1, 1)) is None):
         return None
-    count = len(like)
+    count, held = len(like), buffers(dst)
+    end = count + len(held)
 
     def act(x: Tensor, flag: Tensor | None, *rest: Any) -> tuple[()]:
-        fill(x.detach(), rest[:count], rest[count:], None if flag is None else _word(flag))
+        kept = (*rest[:count], *rest[end:])
+        fill(x.detach(), kept, rest[count:end], None if flag is None else _word(flag))
         return ()
 
-    first = tensor, flag, *like, *buffers(dst)
+    first = tensor, flag, *like, *held
     run = repeated((kind, count), first, act)
     if run is None:
         return None
@@ -67,9 +71,18 @@ def filled(
 
     def again(x: Tensor, quantizer: Any, dst: Any, flag: Tensor | None) -> None:
         inputs = x, flag, *read(quantizer), *buffers(dst)
-        (run if are_apart([each for each in inputs if each is not None]) else act)(*inputs)  # which refuses overlaps
+        words = numbers(quantizer) if numbers else ()
+        plain = all(map(_is_integer, words))
+        if plain and are_apart([each for each in inputs if each is not None]):
+            run(*inputs, numbers=words)
+        else:
+            act(*inputs, *words)  # which refuses overlaps
 
     return again
+
+
+def _is_integer(word: Any) -> bool:
+    return type(word) is int
 
 
 def written(made: Tensor, buffer: Tensor, word: Tensor | None, *, turns: bool = False) -> None:

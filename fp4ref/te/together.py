@@ -14,11 +14,14 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
+from torch import Tensor
+
 from fp4ref import registry
 from fp4ref.registry import Call
 from fp4ref.remembered import Same
 from fp4ref.te import debug
 from fp4ref.te.device_product import PLAIN
+from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
 from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
@@ -28,7 +31,7 @@ from fp4ref.te.swizzle import role_of
 # Storage whose methods read nothing but attributes, and how to get its buffers, and all else.
 STORAGE = {
     kind: (attrgetter(*kind.BUFFERS), attrgetter("_dtype", *kind.SETTINGS))
-    for kind in (NVFP4TensorStorage, MXFP8TensorStorage, Float8TensorStorage)
+    for kind in (NVFP4TensorStorage, MXFP8TensorStorage, Float8TensorStorage, Float8BlockwiseQTensorStorage)
 }
 
 
@@ -72,8 +75,16 @@ def server(device: str, registered: Same) -> tuple[Call, Callable[..., Any]] | N
     return (call, registry.choose(call, None)) if registry.leads(call) else None
 
 
+def kept(quantizers: Iterable[Any]) -> list[Tensor]:
+    """Return the tensors by which quantizers make codes, or which they change: inputs of the steps that they take."""
+    return [each for quantizer in quantizers if quantizer is not None for each in quantizer.kept()]
+
+
 def kinds(quantizers: Iterable[Any]) -> tuple[Hashable, ...] | None:
-    """Return the kinds of quantizers that make storage, None among them for no quantizer; None if one has no kind."""
+    """Return the kinds of quantizers that make storage, None among them for no quantizer; None if one has no kind.
+
+    The tensors that `kept` returns are inputs of their steps.
+    """
     found: list[Hashable] = []
     for each in quantizers:
         kind = each.kind() if each is not None and each.internal else None
@@ -107,6 +118,8 @@ def _emptied(value: Any) -> Any:
         return None
     form = sharing_buffers(value)
     form.__dict__.update(dict.fromkeys(form.BUFFERS))
+    if form._quantizer is not None and form._quantizer.kept():
+        form._quantizer = None  # it holds tensors of one module
     return form
 
 

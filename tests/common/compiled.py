@@ -9,8 +9,9 @@ from itertools import product
 
 import fp4ref
 from fp4ref import registry
-from fp4ref.arithmetic import OCP_CEIL, OCP_EVEN, OCP_FLOOR
+from fp4ref.arithmetic import OCP_CEIL, OCP_EVEN, OCP_FLOOR, TE_DIVISION
 from fp4ref.errors import Fp4Error
+from fp4ref.four_over_six import scaled_units_float16
 from fp4ref.registry import Call
 
 TYPES = ("float32", "bfloat16", "float16")
@@ -52,8 +53,35 @@ def calls_of_the_standard() -> Iterator[Call]:
     yield from calls_of_single_tests()
 
 
+def calls_of_te() -> Iterator[Call]:
+    """Yield what te's quantizers call: searches of a second scale, and its reference in Python."""
+    searched, squares = (fp4ref.FourOverSix(metric=metric, scale_max=256) for metric in ("mae", "mse"))
+    units = fp4ref.FourOverSix(difference=scaled_units_float16)
+    te = fp4ref.NVFP4.replace(arithmetic=TE_DIVISION, four_over_six=searched)
+    tiles, python = te.replace(block=(16, 16)), fp4ref.profiles["te.python_reference"]
+    searches = [te.replace(four_over_six=each) for each in (searched, squares, units)]
+    searches += [tiles, tiles.replace(four_over_six=fp4ref.FourOverSix())]
+    pythons = [python, python.replace(block=(16, 16)), python.replace(global_scale="row")]
+    pythons += [python.replace(arithmetic=TE_DIVISION, four_over_six=searched)]
+    for spec in (*searches, *pythons):
+        yield Call("quantize", spec, "bfloat16")
+    for signs in (0, 55272):
+        turned = python.replace(hadamard=dataclasses.replace(fp4ref.NVFP4_RHT.hadamard, signs=signs))
+        yield Call("quantize", turned, "bfloat16", "column")
+    yield Call("dequantize", te)
+    yield Call("dequantize", fp4ref.NVFP4.replace(global_scale="none"), to="bfloat16")
+
+
 def calls_of_single_tests() -> Iterator[Call]:
     """Yield the calls of which one or two tests each make some."""
+    yield from calls_of_te()
+    wide = fp4ref.NVFP4_4OVER6.replace(block=(16, 16), four_over_six=fp4ref.FourOverSix(scale_max=256))
+    yield from (Call("quantize", wide, source) for source in ("float32", "bfloat16"))
+    for name in ("te.fp8_block", "te.fp8_block_e5m2"):
+        yield Call("quantize", fp4ref.profiles[name].replace(block=(128, 128)), "float32")
+    for spec, to in product((fp4ref.MXFP8_E4M3, fp4ref.MXFP8_E5M2), TYPES):
+        yield Call("block_values", spec, to=to)
+    yield Call("gemm_fast", fp4ref.MXFP8_E4M3, spec_b=fp4ref.MXFP4)
     for signs in (0, 42435, 65535):
         turned = dataclasses.replace(fp4ref.NVFP4_RHT.hadamard, signs=signs)
         yield Call("quantize", fp4ref.NVFP4_RHT.replace(hadamard=turned), "bfloat16", "column")

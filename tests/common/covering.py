@@ -1,4 +1,7 @@
-"""Specifications of which some suffice by default: each of their parts is in one. The heavy step runs the others."""
+"""Cases of which some suffice by default. The heavy step runs the others.
+
+Specifications are enough if each of their parts is in one; of a sweep over many cases, `sampled` takes each third, say.
+"""
 
 from __future__ import annotations
 
@@ -96,6 +99,27 @@ def crossed(*kinds: Sequence[Any], every: int) -> list[Any]:
         )
         for each in combinations
     ]
+
+
+def sample(cases: Sequence[Any]) -> None:
+    """Have a sample of a function's cases run by default if it is marked `sampled`: the others become heavy.
+
+    A case runs by default if the places of its values add up to a multiple of the mark's number, so that the sample has
+    every value of a parameter that is crossed with others.
+    """
+    mark = cases[0].get_closest_marker("sampled") if cases else None
+    if mark is None:
+        return
+    lists = [each.args[0] for each in cases[0].iter_markers("parametrize")]
+    kinds = [[each.strip() for each in names.split(",")] if isinstance(names, str) else [*names] for names in lists]
+    direct = {name for names in kinds for name in names}
+    kinds += [[name] for name in cases[0].callspec.params if name not in direct]  # those of fixtures
+    places: list[dict[Any, int]] = [{} for _ in kinds]
+    for case in cases:
+        values = case.callspec.params
+        met = [tuple(id(values[name]) for name in names if name in values) for names in kinds]
+        if sum(of.setdefault(value, len(of)) for of, value in zip(places, met, strict=True)) % mark.args[0]:
+            case.add_marker(pytest.mark.heavy)
 
 
 def heavy_or_release(names: Iterable[str], heavy: Iterable[str]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 import host_compiler
-from fp4ref_cuda import buffers, launch, programs
+from fp4ref import arrays
+from fp4ref_cuda import buffers, graphs, launch, programs, randoms, recording
 from fp4ref_cuda.buffers import Library
 from fp4ref_cuda.words import HEADER
 from host_compiler import KERNELS
@@ -32,6 +33,7 @@ extern "C" const char* start(const Index* grid, unsigned threads, unsigned share
 """
 GUARD, UNSET = 4096, 0xA5  # bytes around an array, and what every byte of it and of these begins as
 _ordinals = itertools.count(-1000, -1)
+CPU = -1  # the ordinal of tensors in the CPU's memory
 
 
 @cache
@@ -129,3 +131,44 @@ def to_tensor(host: Host, x: np.ndarray[Any, Any]) -> torch.Tensor:
 def to_bytes(x: torch.Tensor) -> bytes:
     """Return the bytes of a tensor, of bfloat16 too."""
     return x.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+class Repeating(Host):
+    """The same, of which calls of a kind are repeated as programs. recorded: how many of its calls were recorded."""
+
+    recorded = 0
+
+    def allocator(self, shape: tuple[int, ...], dtype: str) -> Callable[[], Any]:
+        return lambda: self.empty(shape, dtype)
+
+    def empty(self, shape: Sequence[int], dtype: str) -> torch.Tensor:
+        made = super().empty(shape, dtype)
+        recorder = recording.current()
+        if recorder is not None:
+            recorder.allocated(made, made.data_ptr(), shape, dtype)
+        return made
+
+
+def repeating_on_host(patch: pytest.MonkeyPatch) -> Repeating:
+    """Have the backend run, and repeat, on the host."""
+    on_host(patch)
+    host = Repeating("torch", CPU)
+    made = programs.program_of
+
+    def counted(*given: Any) -> Any:
+        Repeating.recorded += 1
+        return made(*given)
+
+    patch.setattr(Repeating, "recorded", 0)
+    patch.setattr(buffers, "adopt", lambda operation, x: (x, host))
+    patch.setattr(buffers, "current_device", lambda: lambda: CPU)
+    patch.setattr(programs, "current_library", lambda: host)
+    patch.setattr(programs, "program_of", counted)
+    patch.setattr(randoms, "current_library", lambda: host)
+    patch.setattr(randoms, "_library", lambda device: host)
+    patch.setattr(programs, "_programs", {})
+    patch.setattr(programs, "enter", lambda library: None)
+    patch.setattr(programs, "new_piece", lambda stream: None)
+    patch.setattr(graphs.Graphs, "new", lambda *given: None)
+    patch.setattr(arrays, "device_of", lambda x: "cuda" if arrays.is_torch(x) else "cpu")
+    return host

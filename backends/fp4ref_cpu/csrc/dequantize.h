@@ -123,7 +123,7 @@ template <class S, class In, class Out> struct Values {
     // Whether every code of a strip is a number's.
     static bool numbers_alone(const byte* data)
     {
-        if constexpr (BITS != 8) return only_numbers;
+        if constexpr (BITS != 8 || only_numbers) return only_numbers;
         byte largest = 0;
         for (int k = 0; k < WIDTH; ++k) {
             const byte magnitude = data[k] & (S::Element::Format::sign_bit - 1);

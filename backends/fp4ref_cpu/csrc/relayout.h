@@ -1,6 +1,6 @@
 // Scale bytes from one layout to another. Certificates: offset-*, moved-tails.
 #pragma once
-#include "matrix.h"
+#include "lines.h"
 
 namespace fp4ref_cpu {
 
@@ -13,7 +13,7 @@ struct RelayoutJob {
 };
 
 struct Bytes {
-    static constexpr int LINES = 128, PIECE = 64;
+    static constexpr int LINES = Lines::ROWS, PIECE = 64;
 
     static void relayout(RelayoutJob& job)
     {
@@ -24,16 +24,18 @@ struct Bytes {
     template <class Row> static void pieces(RelayoutJob& job)
     {
         const Units units(&job.next, job.rows, job.columns, LINES, job.columns);
-        for (size unit; units.take(unit);) {
+        size unit, later;
+        for (bool more = units.take(later); more;) {
+            unit = later, more = units.take(later);
             const size top = unit * LINES;
             const int lines = job.rows - top < LINES ? (int)(job.rows - top) : LINES;
             Row from[LINES], to[LINES];
-            for (int l = 0; l < lines; ++l) {
-                from[l] = Row::of(job.from, job.from_map, top + l);
-                to[l] = Row::of(job.to, job.to_map, top + l);
-                if (job.columns >= PIECE) ahead(from[l], to[l], 0, l);
-            }
-            for (size column = 0; column < job.columns; column += PIECE) {
+            for (int l = 0; l < lines; ++l) from[l] = Row::of(job.from, job.from_map, top + l), to[l] = Row::of(job.to, job.to_map, top + l);
+            size column = 0;
+            if constexpr (same_type<Row, SumRow>) if (lines == LINES) column = by_lines(job, from, to, top, more ? later * LINES : top);
+            if (job.columns - column >= PIECE)
+                for (int l = 0; l < lines; ++l) ahead(from[l], to[l], column, l);
+            for (; column < job.columns; column += PIECE) {
                 const size rest = job.columns - column;
                 for (int l = 0; l < lines; ++l) {
                     if (rest >= 2 * PIECE) ahead(from[l], to[l], column + PIECE, l);
@@ -41,6 +43,23 @@ struct Bytes {
                 }
             }
         }
+    }
+
+    // Move what one side stores in whole lines, and ask for the rows from `later` on; the number of columns moved.
+    static size by_lines(const RelayoutJob& job, const SumRow* from, const SumRow* to, size top, size later)
+    {
+        const bool writes = job.from_map.step == 4;
+        if (job.columns < Lines::PIECE || writes == (job.to_map.step == 4)) return 0;
+        const Lines lines = writes ? Lines(job.to, job.to_map, top) : Lines(job.from, job.from_map, top);
+        if (!lines.whole) return 0;
+        const byte *next_from = job.from + job.from_map.row(later), *next_to = job.to + job.to_map.row(later);
+        size column = 0;
+        for (; column + Lines::PIECE <= job.columns; column += Lines::PIECE) {
+            for (int l = 0; l < Lines::PIECE * LINES; l += 64, next_from += 64, next_to += 64)
+                __builtin_prefetch(next_from, 0, 2), __builtin_prefetch(next_to, 1);
+            writes ? lines.write(from, column) : lines.read(to, column);
+        }
+        return column;
     }
 
     // Ask for a piece of row l of a group: where rows are tiled, sixteen of them share the lines of sixteen tiles.

@@ -1,7 +1,7 @@
 // A tensor of 8-bit floats under one scale: that scale, codes of x times it, and values of codes. S, whose element counts
 // alone; T is the type of x, or that of the values.
 #pragma once
-#include "matrix.h"
+#include "strips.h"
 
 namespace fp4ref_cpu {
 
@@ -29,18 +29,22 @@ struct ValuesJob {
 
 template <class S, class T> struct Tensor {
     using word = typename T::word;
-    static constexpr int WIDTH = 512;              // elements at a time
-    static constexpr size SPAN = 32 * (size)WIDTH;  // of a unit
+    static constexpr int WIDTH = 512, SPAN = 32 * WIDTH;  // elements at a time, and of a unit
 
-    // The scale, and 1 over it. Rules: TEL-21, TEL-61, TEL-62, TEL-63.
+    // The scale of what has an amax, a number or infinity. Rules: TEL-21, TEL-61, TEL-62, TEL-63.
+    static float scale_of(float amax, float least, float most, bool power_of_two)
+    {
+        const float a = amax < least ? least : amax, quotient = S::element_max / a;
+        float scale = is_finite(quotient) ? quotient : most;
+        if (a == 0.0f || !is_finite(a)) scale = 1.0f;
+        return power_of_two ? float_of(bits_of(scale) & 0x7f800000u) : scale;
+    }
+
+    // The scale, and 1 over it.
     static void scale(ScaleJob& job)
     {
-        const float a = *job.amax < job.least ? job.least : *job.amax, quotient = S::element_max / a;
-        float scale = is_finite(quotient) ? quotient : job.most;
-        if (a == 0.0f || !is_finite(a)) scale = 1.0f;
-        if (job.power_of_two) scale = float_of(bits_of(scale) & 0x7f800000u);
-        *job.scale = scale;
-        *job.inverse = 1.0f / scale;
+        *job.scale = scale_of(*job.amax, job.least, job.most, job.power_of_two);
+        *job.inverse = 1.0f / *job.scale;
     }
 
     static void some_codes(const word* __restrict x, float factor, byte* __restrict out)
@@ -56,25 +60,11 @@ template <class S, class T> struct Tensor {
         for (int i = 0; i < WIDTH; ++i) out[i] = T::round(S::Element::decode(wide[i]) * factor);
     }
 
-    // All of a job, WIDTH elements at a time; fewer by way of memory that holds so many.
+    // All of a job, WIDTH elements at a time.
     template <class Job, class From, class To> static void each(Job& job, const From* from, To* to, void (*some)(const From*, float, To*))
     {
-        const Units units(&job.next, 1, job.count, 1, SPAN);
         const float factor = *job.scale;
-        for (size unit; units.take(unit);) {
-            const size end = job.count - unit * SPAN < SPAN ? job.count : (unit + 1) * SPAN;
-            for (size i = unit * SPAN; i < end; i += WIDTH) {
-                if (end - i >= WIDTH) {
-                    some(from + i, factor, to + i);
-                    continue;
-                }
-                alignas(64) From whole[WIDTH] = {};
-                alignas(64) To made[WIDTH];
-                __builtin_memcpy(whole, from + i, sizeof(From) * (unsigned long)(end - i));
-                some(whole, factor, made);
-                __builtin_memcpy(to + i, made, sizeof(To) * (unsigned long)(end - i));
-            }
-        }
+        in_strips<1, SPAN, WIDTH>(&job.next, 1, job.count, [&](size, size at, int width) { some_of<WIDTH>(from + at, factor, to + at, width, some); });
     }
 
     // Rules: TEL-21.

@@ -1,7 +1,7 @@
 // The walk over a matrix that is quantized or searched for its maximum: strips of blocks, gathered where their elements
 // are not side by side. It holds no numerics; specifications that agree in its arguments share its compiled code.
 #pragma once
-#include "matrix.h"
+#include "lines.h"
 
 namespace fp4ref_cpu {
 
@@ -136,6 +136,8 @@ template <class In, int B, int R, int STRIP> struct Walk {
     static constexpr int LINES = (127 / R + 1) * R;                      // and where they are gathered: long pieces
     static constexpr int SPAN = (8191 / WIDTH + 1) * WIDTH;              // columns of a unit, at least 8192
     static constexpr int LONG = 512 / sizeof(word) << 10;                // elements of a unit of one long row
+    static constexpr bool whole_lines = SPAN / B <= 512 && Lines::ROWS % R == 0;
+    static constexpr size MANY = 8 * Lines::ROWS * (size)SPAN;           // elements of many units of whole lines
     static constexpr int AHEAD = 4096;                                   // bytes between a prefetch and its use
     static constexpr word MAGNITUDE = (word)((word)~word(0) >> 1), INFINITE = (word)In::infinity;
 
@@ -353,16 +355,42 @@ template <class In, int B, int R, int STRIP> struct Walk {
         const Input& in = job.input;
         const Pieces pieces(numerics.by_row ? 0 : in.columns, numerics.bits);
         const bool straight = in.along.unit() && !numerics.transform, one = pieces.count == 1;
-        const int lines = !straight ? LINES : one ? ROWS : SPAN / WIDTH * R * pieces.count;
+        const bool tiled = whole_lines && one && in.rows * in.columns >= MANY && Lines(job.scales, job.map, 0).whole;
+        const int lines = tiled ? Lines::ROWS : !straight ? LINES : one ? ROWS : SPAN / WIDTH * R * pieces.count;
         const Units units(&job.next, in.rows, in.columns, lines, SPAN);
         for (size unit; units.take(unit);) {
             const size top = unit / units.across * lines, left = unit % units.across * SPAN;
             const size bottom = top + lines < in.rows ? top + lines : in.rows;
             const size right = left + SPAN < in.columns ? left + SPAN : in.columns;
-            if (!straight) from_columns(job, numerics, top, bottom, left, right, pieces);
-            else if (one) from_rows(job, numerics, top, bottom, left, right, pieces);
+            if (tiled && bottom - top == lines) tiled_unit(job, numerics, top, left, right, pieces, straight);
+            else if (one) unit_of(job, numerics, top, bottom, left, right, pieces, straight);
+            else if (!straight) from_columns(job, numerics, top, bottom, left, right, pieces);
             else side_by_side(job, numerics, top, bottom, pieces, {(const word*)in.x, in.down, 0}, in.down.stride == in.columns && !in.down.offsets);
         }
+    }
+    static void unit_of(const QuantizeJob& job, const Numerics& numerics, size top, size bottom, size left, size right, const Pieces& pieces, bool straight)
+    {
+        straight ? from_rows(job, numerics, top, bottom, left, right, pieces) : from_columns(job, numerics, top, bottom, left, right, pieces);
+    }
+
+    // A unit whose scales are gathered row by row, then moved in whole lines of the layout.
+    [[gnu::noinline]] static void tiled_unit(const QuantizeJob& job, const Numerics& numerics, size top, size left, size right, const Pieces& pieces, bool straight)
+    {
+        constexpr int PITCH = whole_lines ? SPAN / B + 64 : 1;  // one line of cache more: rows start in other sets
+        alignas(64) byte bytes[whole_lines ? Lines::ROWS : 1][PITCH];
+        const Digit down{Lines::ROWS, PITCH, -1};
+        const size start = left / B, count = (right - left + B - 1) / B;
+        QuantizeJob part = job;
+        part.scales = bytes[0];
+        part.map = Map{&down, 1, -top * PITCH - start, 4};
+        unit_of(part, numerics, top, top + Lines::ROWS, left, right, pieces, straight);
+        SumRow rows[Lines::ROWS];
+        for (int l = 0; l < Lines::ROWS; ++l) rows[l] = SumRow::of(part.scales, part.map, top + l);
+        const Lines lines(job.scales, job.map, top);
+        size column = start;
+        for (; lines.whole && column + Lines::PIECE <= start + count; column += Lines::PIECE) lines.write(rows, column);
+        if (const size rest = start + count - column)
+            for (int l = 0; l < Lines::ROWS; ++l) ScaleRow::of(job.scales, job.map, top + l).write(column, bytes[l] + (column - start), rest);
     }
 
     // Where rows are, counted from row `top` on.

@@ -135,12 +135,16 @@ class LinearCall(ProductCall):
         kept = self.backward_override, self.save_original_input, self.wants_dgrad, self.wants_wgrad
         return found and ("linear", self.dtype, _bits(self.result_factor), kept, found)
 
+    def of_backward(self, of_gradient: Any) -> tuple[Any, Any]:
+        """Return the quantizers of a backward pass: of the input if that is quantized again, and of the gradient."""
+        again = self.quantizes_backward and self.keeps_original_input
+        return self.input_quantizer if again else None, of_gradient
+
     def backward_kind(self, of_gradient: Any) -> Hashable | None:
         """Return the key of backward passes with the same kernels; None if ranks communicate or a buffer is given."""
         if self.parallel.size > 1 or self.forks or self.defer is not None or self.main_grad_of is not None:
             return None
-        again = self.quantizes_backward and self.keeps_original_input  # the input is quantized again
-        found = kinds((self.input_quantizer if again else None, of_gradient))
+        found = kinds(self.of_backward(of_gradient))
         how = self.dtype, _bits(self.gradient_factor), self.backward_override
         return found and ("gradients", how, self.wants_dgrad, self.wants_wgrad, found)
 

@@ -15,7 +15,7 @@ from fp4ref.te.module.calls import ProductCall, directed
 from fp4ref.te.module.linear_function import as_added, as_rows, expose, finish_backward, typed
 from fp4ref.te.module.weights import placeholder_for
 from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved, sharing_buffers
-from fp4ref.te.together import kinds, together
+from fp4ref.te.together import kept, kinds, together
 
 
 @dataclass(kw_only=True)
@@ -59,12 +59,16 @@ class GroupedCall(ProductCall):
         found = None if self.out is not None else kinds(of_inputs)
         return None if found is None else ("grouped", self.dtype, *self.m_splits, *found)
 
+    def of_backward(self, of_gradients: list[Any]) -> tuple[Any, ...]:
+        """Return the quantizers of a backward pass, with those of the inputs if these are quantized again."""
+        again = self.quantizes_backward and self.keeps_original_input
+        return *of_gradients, *(self.input_quantizers if again else ())
+
     def backward_kind(self, of_gradients: list[Any]) -> Hashable | None:
         """Return the key of backward passes with the same kernels; None if a result's buffer is given."""
         if self.dgrad_out is not None or self.defer is not None or self.main_grads_of:
             return None
-        again = self.quantizes_backward and self.keeps_original_input  # inputs are quantized again
-        found = kinds((*of_gradients, *(self.input_quantizers if again else ())))
+        found = kinds(self.of_backward(of_gradients))
         how = self.dtype, self.backward_override, self.wants_dgrad, self.wants_wgrad
         return None if found is None else ("grouped gradients", *how, *self.m_splits, *found)
 
@@ -90,7 +94,8 @@ class _GroupedLinear(torch.autograd.Function):
         operands = call.quantized_weights or [weight.to(call.dtype) for weight in weights]
         added = [as_added(bias, call) for bias in biases]
         kind = call.forward_kind(quantizers)
-        y, *inputs = together(kind, (rows, *operands, *added), partial(_forward, call, quantizers))
+        held = [] if kind is None else kept(quantizers)
+        y, *inputs = together(kind, (rows, *operands, *added, *held), partial(_forward, call, quantizers, len(added)))
         if call.wants_any:
             _save(ctx, rows, inputs, weights, operands, call)
             ctx.shape, ctx.biases = x.shape, [bias.dtype for bias in biases]
@@ -109,9 +114,10 @@ class _GroupedLinear(torch.autograd.Function):
         quantizers = call.of_gradients()
         saved = restore_from_saved(ctx.tensor_objects, ctx.saved_tensors)
         kind = call.backward_kind(quantizers)
+        held = [] if kind is None else kept(call.of_backward(quantizers))
         drawn = [] if kind is None else _drawn(quantizers, pieces)
-        act = partial(_backward, call, quantizers, ctx.inputs, ctx.weight_shape)
-        dx, *weight_grads = together(kind, (rows, *saved, *drawn), act)
+        act = partial(_backward, call, quantizers, (ctx.inputs, len(held)), ctx.weight_shape)
+        dx, *weight_grads = together(kind, (rows, *saved, *held, *drawn), act)
         finish_backward(ctx)
         return None if dx is None else dx.reshape(ctx.shape), None, *weight_grads, *bias_grads
 
@@ -124,13 +130,15 @@ def _drawn(quantizers: list[Any], pieces: Sequence[torch.Tensor]) -> list[torch.
     return [part for pair in drawn for part in pair or (None, None)] if any(drawn) else []
 
 
-def _forward(call: GroupedCall, quantizers: list[Any], rows: torch.Tensor, *parameters: Any) -> tuple[Any, ...]:
+def _forward(
+    call: GroupedCall, quantizers: list[Any], added: int, rows: torch.Tensor, *parameters: Any
+) -> tuple[Any, ...]:
     """Return the products in one matrix, and the inputs of the groups as they were multiplied.
 
-    quantizers: of the inputs.
+    quantizers: of the inputs. parameters: weights, `added` biases, and what the quantizers keep.
     """
     groups = len(call.m_splits)
-    operands, biases = list(parameters[:groups]), list(parameters[groups:])
+    operands, biases = list(parameters[:groups]), list(parameters[groups : groups + added])
     inputs: Any = torch.split(rows, call.m_splits)
     if quantizers:
         inputs = split_quantize(rows, call.m_splits, quantizers)
@@ -151,20 +159,22 @@ def _forward(call: GroupedCall, quantizers: list[Any], rows: torch.Tensor, *para
 def _backward(
     call: GroupedCall,
     quantizers: list[Any],
-    inputs: int,
+    counts: tuple[int, int],
     weight_shape: tuple[int, int],
     rows: torch.Tensor,
     *saved: Any,
 ) -> tuple[torch.Tensor | None, ...]:
     """Return the gradient of all inputs in one matrix, and those of the weights; None for what is not to be returned.
 
-    quantizers: of the output's gradients. saved: `inputs` of the groups, or one for all; then weights, if the gradient
-    of the inputs is wanted; then random bytes of both directions for each group, if some were drawn.
+    quantizers: of the output's gradients. saved: inputs of the groups, or one for all; then weights, if the gradient of
+    the inputs is wanted; then what quantizers keep; then random bytes of both directions for each group, if some were
+    drawn. counts: of the inputs, and of what is kept.
     """
+    inputs, held = counts
     pieces: Any = torch.split(rows, call.m_splits)
     weights = len(pieces) if call.wants_dgrad else 0
     if quantizers:
-        bits = saved[inputs + weights :]
+        bits = saved[inputs + weights + held :]
         drawn = list(zip(bits[::2], bits[1::2], strict=True))
         pieces = split_quantize(rows, call.m_splits, quantizers, drawn=drawn)
     dx = None

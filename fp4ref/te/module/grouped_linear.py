@@ -18,7 +18,7 @@ from fp4ref.te.module.options import divide
 from fp4ref.te.module.parallel_module import UNSUPPORTED, LinearOptions, ParallelModule, require_main_grad
 from fp4ref.te.quantization import FP8GlobalStateManager, QuantizerRole
 from fp4ref.te.specifications import environment_flag
-from fp4ref.te.together import kinds, together
+from fp4ref.te.together import kept, kinds, together
 
 UNSUPPORTED_IN_GROUPS = ("fsdp_group", "single_grouped_weight", "single_grouped_bias")
 
@@ -195,22 +195,28 @@ class GroupedLinear(ParallelModule):
             call.input_quantizers.append(self.activation_quantizer(f"input{group}", communicated=False))
             call.grad_output_quantizers.append(self.activation_quantizer(f"grad_output{group}", communicated=False))
 
-        def quantized(*weights: torch.Tensor) -> tuple[Any, ...]:
-            pairs = zip(self.weight_operands(), weights, strict=True)
+        def quantized(*given: torch.Tensor) -> tuple[Any, ...]:
+            pairs = zip(self.weight_operands(), given, strict=False)  # behind the weights stands what quantizers keep
             return tuple(self.quantized_weight(x, weight, name, is_first_microbatch) for name, weight in pairs)
 
         plain = getattr(self.get_weight_workspace, "__func__", None) is TransformerEngineBaseModule.get_weight_workspace
         anew = is_first_microbatch is None and FP8GlobalStateManager.captured_skip_flag() is None
-        kind = self._kind_of_weights(x, weights) if plain and anew else None
-        call.quantized_weights = list(together(kind, weights, quantized))
+        kind, held = self._kind_of_weights(x, weights) if plain and anew else (None, [])
+        call.quantized_weights = list(together(kind, (*weights, *held), quantized))
 
-    def _kind_of_weights(self, x: torch.Tensor, weights: list[torch.Tensor]) -> Hashable | None:
-        """Return the key of weights that are quantized anew by the same kernels; None if a quantizer has none."""
-        found = kinds(
+    def _kind_of_weights(
+        self, x: torch.Tensor, weights: list[torch.Tensor]
+    ) -> tuple[Hashable | None, list[torch.Tensor]]:
+        """Return the key of weights that are quantized anew by the same kernels, and what their quantizers keep.
+
+        The key is None if a quantizer has none.
+        """
+        quantizers = [
             self.prepared_weight_quantizer(x, weight, name)
             for name, weight in zip(self.weight_operands(), weights, strict=True)
-        )
-        return None if found is None else ("weights", self.activation_dtype, *found)
+        ]
+        found = kinds(quantizers)
+        return (None, []) if found is None else (("weights", self.activation_dtype, *found), kept(quantizers))
 
 
 def is_module_grouped_tensor_path_supported(recipe: Any, dtype: torch.dtype) -> bool:

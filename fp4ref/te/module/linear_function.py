@@ -19,7 +19,7 @@ from fp4ref.te.module.saved_shards import gather_codes, scatter_codes
 from fp4ref.te.module.weights import placeholder_for
 from fp4ref.te.quantization import FP8GlobalStateManager
 from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved, sharing_buffers
-from fp4ref.te.together import together
+from fp4ref.te.together import kept, together
 
 BEHIND_NORM = 5  # where the input is among what is saved, if a norm made it: the order that scripts read
 
@@ -39,8 +39,10 @@ class _Linear(torch.autograd.Function):
         rows = as_rows(x.detach(), call.dtype)
         quantizer = call.of_input()
         operand = call.quantized_weight if call.quantizes else weight.to(call.dtype)
-        inputs = rows, weight if call.weight_quantizer else operand, None if bias is None else as_added(bias, call)
+        source = weight if call.weight_quantizer else operand
+        inputs: tuple[Any, ...] = rows, source, None if bias is None else as_added(bias, call)
         kind = call.forward_kind(quantizer)
+        inputs += () if kind is None else tuple(kept((call.weight_quantizer, quantizer)))
         kept_input, kept_weight, y = together(kind, inputs, partial(_forward, call, quantizer))
         if call.wants_any:
             if call.wants_wgrad and call.keeps_original_input:
@@ -67,8 +69,9 @@ class _Linear(torch.autograd.Function):
         quantizer = call.of_gradient()
         kind = call.backward_kind(quantizer)
         draws = kind is not None and quantizer is not None and not isinstance(rows, QuantizedTensorStorage)
-        inputs = rows, saved_input, saved_weight, added, *(quantizer.draw(rows) or () if draws else ())
-        dx, dw = together(kind, inputs, partial(_backward, call, quantizer))
+        held = [] if kind is None else kept(call.of_backward(quantizer))
+        inputs = rows, saved_input, saved_weight, added, *held, *(quantizer.draw(rows) or () if draws else ())
+        dx, dw = together(kind, inputs, partial(_backward, call, quantizer, len(held)))
         finish_backward(ctx)
         return dx if dx is None or len(ctx.shape) == 2 else dx.reshape(ctx.shape), dw, grad_bias, None
 
@@ -84,11 +87,11 @@ def typed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _forward(
-    call: LinearCall, quantizer: Any, rows: torch.Tensor, weight: Any, bias: torch.Tensor | None
+    call: LinearCall, quantizer: Any, rows: torch.Tensor, weight: Any, bias: torch.Tensor | None, *held: torch.Tensor
 ) -> tuple[Any, Any, torch.Tensor]:
     """Return the quantized input and weight as the backward pass reads them, None for none, and the product.
 
-    quantizer: of the input.
+    quantizer: of the input. held: what it and that of the weight keep.
     """
     made = call.weight_quantizer.quantize(weight) if call.weight_quantizer else None
     local = _quantized_input(rows, quantizer, call)
@@ -112,17 +115,18 @@ def _forward(
 def _backward(
     call: LinearCall,
     quantizer: Any,
+    held: int,
     rows: torch.Tensor,
     saved_input: Any,
     saved_weight: Any,
     added: torch.Tensor | None,
-    *drawn: Any,
+    *rest: Any,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Return both gradients, None for one that is not wanted, or that is computed later or added elsewhere.
 
-    quantizer: of the output's gradient.
+    quantizer: of the output's gradient. rest: what quantizers keep, `held` tensors, then random bytes that were drawn.
     """
-    operand = _quantized_grad(rows, quantizer, call, drawn or None)
+    operand = _quantized_grad(rows, quantizer, call, rest[held:] or None)
     dx = dw = None
     if call.wants_dgrad:
         dx, *_ = general_gemm(

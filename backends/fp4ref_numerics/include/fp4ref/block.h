@@ -42,10 +42,14 @@ template <class S, class In> FP4_API Scale stored_scale(float before, float g, f
     return {byte, s, S::Arithmetic::template factor<S, In>(s, g)};
 }
 
+// E4M3 to the nearest value, whatever its NaN are.
+template <class C> constexpr bool is_nearest_e4m3 = false;
+template <int NaN, int NegativeNaN> constexpr bool is_nearest_e4m3<Codec<e4m3, Rounding::even, Sign::bit, NaN, NegativeNaN, -1>> = true;
+
 // The scale that a search divides elements by. Rules: BLK-4, FOS-7.
 template <class S> FP4_API float searched_scale(float before, float amax)
 {
-    if constexpr (same_type<typename S::Scale, hardware_e4m3>)
+    if constexpr (is_nearest_e4m3<typename S::Scale> && !S::Element::keeps_nan_sign)
         return S::Arithmetic::working(before, is_nan(before) ? float_of(0x7fc00000u) : S::Scale::nearest_magnitude(before), amax);
     else return S::Arithmetic::working(before, S::Scale::decode(S::Scale::encode(before)), amax);
 }
@@ -140,7 +144,7 @@ struct dequantized_by_reciprocal {
     template <class S, bool> FP4_API float of(float q, float s, float g, float, float x) { return q * s * (1.0f / g) - x; }
 };
 struct scaled_units {
-    template <class S, bool> FP4_API float of(float q, float s, float g, float, float x) { return q * s - x * g; }
+    template <class S, bool> FP4_API float of(float q, float s, float g, float, float x) { return exact_product_plus(q, s, -(x * g)); }
 };
 struct scaled_units_float16 {
     template <class S, bool> FP4_API float of(float q, float s, float g, float, float x) { return float16::narrow(q * s) - x * g; }
