@@ -41,6 +41,8 @@ WITHOUT_SCALES = frozenset(
 )
 ALL = frozenset(field.name for field in dataclasses.fields(Kernel))
 KEEPS = frozenset(("keep_nan", "keep_block_nan"))  # read by `amax` and `block_amax` alone
+# Fields that choose between the two candidates of 4over6, and say how codes are made, but not what bytes are tried
+CHOICES = WITHOUT_SCALES | {"search", "counted", "second", "kept"}
 NEVER_IDLE = frozenset(("constants", "search"))  # whose results are not compared
 
 
@@ -142,6 +144,12 @@ def same_change(plain: Kernel, kernel: Kernel, start: Kernel, made: Kernel) -> b
         return False
     base = vars(start)
     return all(after[name] is (base if own[name] is before[name] else own)[name] for name in ALL - WITHOUT_SCALES)
+
+
+def same_candidates(start: Kernel, made: Kernel) -> bool:
+    """Return True if both try the same scale bytes for each block, whichever of them they keep."""
+    one, other = vars(start), vars(made)
+    return made.search is not None and all(one[name] is other[name] for name in ALL - CHOICES)
 
 
 def excluded(changes: Sequence[Change]) -> Bools:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.evidence import SMALL, Part
-from fp4ref.conformance.diagnosis.excluded import Change, Changes, excluded, excluded_with, same_change
+from fp4ref.conformance.diagnosis.excluded import Change, Changes, excluded, excluded_with, same_candidates, same_change
 from fp4ref.conformance.diagnosis.hypotheses import ORDER, Hypothesis
 from fp4ref.conformance.mistakes.kernel import ScaleSide
 from fp4ref.conformance.mistakes.record import Mistake
@@ -80,8 +80,11 @@ class LikelyPairs:
         found = excluded_with(self._changes.of_profile(profile.kernel, _sides(profile, self._parts)), self._made)
         single = {self.singles[place][0].name: self.singles[place][1] for place in np.flatnonzero(found).tolist()}
         plain, start = self.start.kernel, profile.kernel
+        hopeless = not all(part.may_choose(start) for part in self._parts if part.item.size <= SMALL)
 
         def test(mistake: Mistake, made: Hypothesis) -> bool:
+            if hopeless and same_candidates(start, made.kernel):
+                return True
             alone = single.get(mistake.name)
             return alone is not None and same_change(plain, alone.kernel, start, made.kernel)
 

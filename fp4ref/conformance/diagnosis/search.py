@@ -147,11 +147,12 @@ class Search:
             return
         yield start
         before = self._before if start.kernel.search is None else self.mistakes  # where codes choose, all move scales
-        singles = [(m, h) for m in before if (h := start.but(m)) is not None] if count else []
         if start.profile:
-            excluded = self._excluded(start) if singles else None
-            yield from (h for m, h in singles if not (m.alone or (excluded and excluded(m, h))))
+            excluded = self._excluded(start) if count else None
+            made = ((m, start.but(m)) for m in before if count and not m.alone)
+            yield from (h for m, h in made if h is not None and not (excluded and excluded(m, h)))
             return
+        singles = [(m, h) for m in before if (h := start.but(m)) is not None] if count else []
         yield from (h for _, h in singles)
         if count < 2 or (start.kernel.search is None and self.scales_right):
             return  # where the scales are right, no two mistakes made them
