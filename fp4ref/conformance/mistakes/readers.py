@@ -47,7 +47,8 @@ def _padded(value: int, to: int) -> int:
     return -(-value // to) * to
 
 
-def _by_layout(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+def by_layout(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    """Return where a layout has a scale, with the arguments of a reader's place."""
     return np.asarray(form.offset(row, block, blocks, rows))
 
 
@@ -88,7 +89,7 @@ def _undone(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offse
 
 def tiles_down(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
     """Return offsets if tiles follow each other down the rows first."""
-    return _by_layout(tiles_exchanged(form), row, block, rows, blocks)
+    return by_layout(tiles_exchanged(form), row, block, rows, blocks)
 
 
 def _tiles_by_height(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
@@ -126,7 +127,7 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
             f"layout-{form.name}",
             Slot.LAYOUT,
             f"scales are {form.name} where {declared.name} is declared",
-            partial(_by_layout, _taking_any_size(form)),
+            partial(by_layout, _taking_any_size(form)),
         )
     for form in filter(is_tiled, scale_layouts()):
         words = "x".join(map(str, form.tile)) if form in STANDARD_LAYOUTS else form.name
@@ -149,7 +150,7 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
         )
     for text, form in FOREIGN:
         if _places(form) not in others and _places(form) != _places(declared):
-            yield ScaleReader(f"layout-{form.name}", Slot.LAYOUT, text, partial(_by_layout, form))
+            yield ScaleReader(f"layout-{form.name}", Slot.LAYOUT, text, partial(by_layout, form))
     for name, text, place, shares in tile_places(declared):
         yield ScaleReader(name, Slot.LAYOUT, text, place, shares=shares)
     yield ScaleReader("layout-transposed", Slot.LAYOUT, "scales are transposed", _transposed)

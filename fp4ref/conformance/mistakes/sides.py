@@ -35,7 +35,7 @@ class _BeforeBytes(NamedTuple):
 
 
 def _before_bytes(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice) -> _BeforeBytes:
-    """Return what a kernel without places makes up to the scale of each block; kernels in a row share its stages."""
+    """Return the stages of a kernel without places up to the scale of each block; kernels in a row share these."""
     made, at, spec, block = exhibit.made, (rows, columns), kernel.spec, kernel.block
     k = made("constants", None, lambda: kernel.constants(constants(spec, exhibit.dtype)), kernel.constants, spec)
     changed = exhibit.changed(kernel)

@@ -17,7 +17,7 @@ from fp4ref.conformance.mistakes.data_readers import ABSENT, LOW_FIRST, DataRead
 from fp4ref.conformance.mistakes.foreign import is_tiled
 from fp4ref.conformance.mistakes.gathered_rows import EXCHANGES, Gather
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide
-from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, digit_readers, tiles_down
+from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, by_layout, digit_readers, tiles_down
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.mistakes.said import moved
 from fp4ref.conformance.mistakes.sides import code_side
@@ -161,7 +161,7 @@ def scale_orders(kernel: Kernel, parts: Sequence[Part]) -> Iterator[ScaleReader]
     declared = usable[0].item.declared
     sides = [(part, side) for part in usable if (side := part.side(kernel)) is not None]
     yield from _exchanges(declared, sides)
-    starts: list[tuple[str, Place]] = [("", partial(_declared, declared))]
+    starts: list[tuple[str, Place]] = [("", partial(by_layout, declared))]
     if is_tiled(declared):
         high, wide = declared.tile
         starts.append((f", {high}x{wide} tiles down the rows first", partial(tiles_down, declared)))
@@ -269,10 +269,6 @@ def _named(measured: ScaleReader, declared: Layout) -> ScaleReader:
         return np.array_equal(reader.offsets(declared, *NAMED_ON), wanted)
 
     return next(filter(same, digit_readers()), measured)
-
-
-def _declared(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
-    return np.asarray(form.offset(row, block, blocks, rows))
 
 
 def _units(part: Part, side: ScaleSide, place: Place, unit: int) -> Pair | None:

@@ -16,9 +16,8 @@ import numpy as np
 
 from fp4ref.conformance.diagnosis.evidence import Part
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.readers import ScaleReader, scale_readers
+from fp4ref.conformance.mistakes.readers import ScaleReader, by_layout, scale_readers
 from fp4ref.conformance.mistakes.record import Slot
-from fp4ref.conformance.mistakes.tile_places import Offsets
 from fp4ref.errors import Fp4Error
 from fp4ref.formats import Codes
 from fp4ref.layout import STANDARD_LAYOUTS, Layout, Term, scale_layouts
@@ -191,7 +190,7 @@ def _reader(declared: Layout, order: Order) -> ScaleReader | None:
     changed = [(before[term[:2]], term) for term in order if term != before[term[:2]]]
     said += [_turn(declared, *pair) for pair in changed]
     name = ".".join(_word(declared, term) for term in order)
-    return ScaleReader(f"layout-digits-{name}", Slot.LAYOUT, ", and ".join(said), partial(_place, form))
+    return ScaleReader(f"layout-digits-{name}", Slot.LAYOUT, ", and ".join(said), partial(by_layout, form))
 
 
 def _across(declared: Layout, order: Order) -> str:
@@ -224,7 +223,3 @@ def _other(declared: Layout, term: Term) -> str:
 
 def _digit(declared: Layout, digit: tuple[int, int]) -> str:
     return f"{declared.axes[digit[0]].name}{digit[1]}"
-
-
-def _place(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
-    return np.asarray(form.offset(row, block, blocks, rows))
