@@ -121,6 +121,7 @@ def numbers(shape, mode):
     return x
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("TEL-49", "TEL-50", "TEL-73")
 @pytest.mark.parametrize("kind", [E4M3, E5M2], ids=str)
 @pytest.mark.parametrize("shape", [(128, 128), (5, 33), (300, 200)], ids=str)
@@ -182,6 +183,7 @@ def test_buffers_that_cannot_be_filled_where_they_are(dim, monkeypatch):
     assert torch.equal(made._rowwise_data, wanted._rowwise_data)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("DEQ-2", "DEQ-3", "TEL-8")
 @pytest.mark.parametrize("kind", [E4M3, E5M2], ids=str)
 @pytest.mark.parametrize("shape", [(128, 128), (32, 96), (2, 64, 160), (288, 4256)], ids=str)

@@ -23,6 +23,7 @@ MIXED = fp4ref.Layout("lines.mixed", "m(2,4,16,*) k(4,*): k0 m1 m0 m2 k1 m3")  #
 LARGE = 1 << 20  # elements for several threads
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.rule("BLK-1", "LAY-1", "LAY-3", "LAY-5")
 @pytest.mark.parametrize(
     "spec", [fp4ref.NVFP4, fp4ref.NVFP4_2D, fp4ref.MXFP8_E4M3, FINE, ODD], ids=lambda spec: spec.name

@@ -232,6 +232,7 @@ def instructions(cases, target, folder: Path) -> list[list[str]]:
 AROUND_DIVISION = 12  # the place of a tile is a quotient of 64 bits, by a routine that takes registers
 BY_MORE_WARPS = 5  # of six or eight blocks on a multiprocessor, which gain more than these cost, as measured
 ONCE_A_BOX = 6  # of the 80 registers of three teams on sm_80: words stored before the first box, read once in each
+BY_LINE = 8  # of the general kernel with maxima of rows and of columns, on sm_80 alone
 SPILLED = {"ComplementCodec": 8, "Format<3, 2, 3, 32, false>": 114}
 
 
@@ -258,6 +259,7 @@ def test_every_kernel_compiles_stays_in_registers_and_converts_natively_where_it
         allowed = sum(most for codec, most in SPILLED.items() if codec in prelude)
         allowed += AROUND_DIVISION * (kernel == "gemm") + BY_MORE_WARPS * (kernel == "decode")
         allowed += ONCE_A_BOX * (kernel == "fused" and target == "sm_80")
+        allowed += BY_LINE * (kernel == "quantize" and target == "sm_80" and "Global::row" in prelude)
         if not names or local > allowed or native != (encodes and target in NATIVE):
             wrong.append(f"{kernel}: {len(names)} instructions, {local} on local memory, native {native}\n{prelude}")
     assert not wrong, "\n".join(wrong)

@@ -71,6 +71,25 @@ def test_maxima_that_are_numbers_of_the_host_are_those_of_each_call(host, direct
     assert host.recorded == 1, "the first call alone decides"
 
 
+@pytest.mark.rule("GLB-4")
+def test_a_number_of_the_host_among_several_steps_is_no_part_of_their_program(host):
+    """Another call has another number, which the program of the first one would not know."""
+    shape, maxima = (64, 64), iter((4.0, 9.0, 25.0))
+    call, steps, again = of("nvfp4", "row", shape), Call("steps", device="cuda"), None
+
+    def act(x):
+        return tuple(operations.quantize(call, x, np.float32([largest]), None, None))
+
+    for turn, largest in enumerate(maxima):
+        x = numbers(shape, turn)
+        there = to_tensor(host, x)
+        made = again(there) if again else operations.steps(steps, "of a number", (there,), act)
+        again = again or operations.bind_steps(steps, "of a number", (there,), act)
+        expected = fp4ref.quantize(x, "nvfp4", "row", TILED, amax=largest, backend="numpy")
+        same(DirectionData(*made), expected.row, turn)
+    assert host.recorded == 0
+
+
 @pytest.mark.rule("BLK-1", "RES-1")
 @pytest.mark.parametrize("name", ["nvfp4", "nvfp4-2d", "nvfp4-row-scaled", "mxfp8-e4m3", "mxfp6-e2m3", "nvfp4-sr"])
 @pytest.mark.parametrize("direction", ["row", "column", "both"])

@@ -97,6 +97,7 @@ def drawn(spec, seed, count):
             count -= 1
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("CNF-2", "CNF-92")
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 @pytest.mark.parametrize("seed", few(range(40), 4))
@@ -105,6 +106,7 @@ def test_two_mistakes_are_tried_together_where_they_make_the_bytes(spec, seed):
         assert tried(search, [one, other]) == {frozenset((one.name, other.name))}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.rule("CNF-2", "CNF-92")
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 @pytest.mark.parametrize("seed", few(range(40), 4))

@@ -362,6 +362,24 @@ def test_the_message_says_how_an_arithmetic_refuses_formats() -> None:
         register_arithmetic("acme.only", only_e8m0)
 
 
+# Sentences about one tensor, and about none that is quantized
+
+
+def test_one_tensor_is_counted_as_one(here: Path) -> None:
+    np.savez(here / "one.npz", x=np.ones((2, 16), np.float32))
+    assert fp4("quantize", "one.npz", "-o", "q.npz").output.startswith("q.npz: 1 tensor, 32 elements")
+    assert fp4("dequantize", "q.npz", "-o", "y.npz").output.startswith("y.npz: 1 tensor, row")
+
+
+def test_a_file_in_high_precision_is_told_to_be_so(here: Path) -> None:
+    write_tensors(here / "high.safetensors", [("w", "F32", (2, 16))], {}, [np.ones((2, 16), np.float32)])
+    assert "high.safetensors: not quantized; 1 tensor, " in " ".join(fp4("lint", "high.safetensors").output.split())
+
+
+def test_theorems_of_a_file_that_is_missing(here: Path) -> None:
+    refused(fp4("theorems", "missing.safetensors", "--spec", "mxfp4"), "no such file or directory", "[FIL-1]")
+
+
 # An interrupt before there is a command
 
 

@@ -49,3 +49,20 @@ def test_one_direction_has_memory_of_its_own(monkeypatch):
     monkeypatch.setattr(new_buffers, "FILLED", ("cpu",))
     made = te.NVFP4Quantizer(columnwise=False).make_empty((128, 128), device="cpu")
     assert all(not buffer.storage_offset() for buffer in made.buffers())
+
+
+@pytest.mark.rule("TEL-4", "TEL-22")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_buffers_are_those_of_a_mode_that_makes_all_tensors(name, device):
+    """With fake tensors there is no memory, and no GPU is needed."""
+    mode = pytest.importorskip("torch._subclasses.fake_tensor")
+    with mode.FakeTensorMode():
+        made = MAKERS[name]().make_empty((128, 128), device=device)
+        assert all(type(each) is mode.FakeTensor and each.device.type == device for each in made.buffers())
+
+
+def test_strides_of_nothing_are_those_that_torch_gives():
+    codes, scales = new_buffers.new_buffers(((4, 0), (0, 4)), ((3, 0, 2),), torch.uint8, torch.device("cpu"))
+    for each in (*codes, *scales):
+        assert each.stride() == torch.empty(each.shape).stride()

@@ -55,7 +55,7 @@ def sequence(elements: int, *steps: tuple[Any, Ready]) -> tuple[Ready, list[int]
         places.append(1 + 2 * len(steps) + len(words))
         head.extend((ctypes.cast(function, ctypes.c_void_p).value or 0, WORD * places[-1]))
         words.extend(job.words)
-    chain = _chain()
+    chain = without_specification()["chain"]
 
     def run_each(words: array[int]) -> None:
         start = words.buffer_info()[0]
@@ -66,14 +66,14 @@ def sequence(elements: int, *steps: tuple[Any, Ready]) -> tuple[Ready, list[int]
     return Ready(head + words, steps), places, (lambda words: chain(words.buffer_info()[0])) if at_once else run_each
 
 
+ALWAYS = ("relayout.h", "Bytes", "relayout"), ("chain.h", "Chains", "chain")
+
+
 @lru_cache
-def _chain() -> Any:
-    return functions(chaining_text(), "chain")[0]
-
-
-def chaining_text() -> str:
-    """Return the text that exports `chain`."""
-    return exported("", "chain.h", "Chains", "chain")
+def without_specification() -> dict[str, Any]:
+    """Return the functions by name that every specification shares, which are compiled together."""
+    text, names = "".join(exported("", *each) for each in ALWAYS), [name for *_, name in ALWAYS]
+    return dict(zip(names, functions(text, *names), strict=True))
 
 
 def maker(like: Any, shape: Sequence[int], dtype: str) -> Callable[[], Any]:

@@ -16,7 +16,6 @@ from fp4ref_cpu.bound import bind_quantize
 from fp4ref_cpu.build import CACHE, compile_all, missing
 from fp4ref_cpu.columns import bind_column_values, column_text, column_values
 from fp4ref_cpu.compiled import bounding_text, maximum, of_direction, quantizing_text, strips, transforming_text
-from fp4ref_cpu.jobs import chaining_text
 from fp4ref_cpu.native import text, without_hadamard
 from fp4ref_cpu.per_tensor import (
     bind_tensor_decode,
@@ -97,7 +96,6 @@ def _texts(call: Call) -> Iterator[str]:
     """Yield the texts that a call needs."""
     if call.operation == "quantize":
         spec = of_direction(call.required, call.direction)
-        yield chaining_text()
         yield from (quantizing_text(text(spec), call.source, strip) for strip in strips(spec))
         if spec.global_scale is not Granularity.NONE:
             yield bounding_text(text(maximum(spec)), call.source)

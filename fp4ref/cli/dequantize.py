@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fp4ref import api
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.cli.common import force_option, load_spec, progress, spec_files
-from fp4ref.cli.selection import select
+from fp4ref.cli.selection import select, tensor_count
 from fp4ref.conformance.dumps.files import read_dump
 from fp4ref.conformance.dumps.form import STORED
 from fp4ref.files import files_of, write_tensors
@@ -81,4 +81,4 @@ def dequantize(
                     yield api.dequantize(q, dtype, direction, inverse_hadamard, backend="numpy")
 
             write_tensors(output, entries, {}, arrays(), sources, TENSORS, force=force)
-    click.echo(f"{output}: {len(chosen)} tensors, {direction} direction, {dtype}")
+    click.echo(f"{output}: {tensor_count(len(chosen))}, {direction} direction, {dtype}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fp4ref.cli.common import REFUSED, force_option, paragraph, printable, progress
+from fp4ref.cli.selection import tensor_count
 from fp4ref.errors import FileError
 from fp4ref.files.kinds import HTML, SARIF
 from fp4ref.files.targets import require_target, write_bytes
@@ -105,4 +106,5 @@ def _print(report: LintReport) -> None:
     depth = "headers only" if report.header_only else f"{report.read_bytes:,} bytes read"
     found = f"{len(report.findings)} finding{'s' * (len(report.findings) > 1)}" if report.findings else "nothing found"
     conventions = ", ".join(report.families) or "not recognized"
-    paragraph(printable(f"{report.path}: {conventions}; {report.tensors} tensors, {depth}: {found}"))
+    conventions = "not quantized" if conventions == "none" else conventions
+    paragraph(printable(f"{report.path}: {conventions}; {tensor_count(report.tensors)}, {depth}: {found}"))

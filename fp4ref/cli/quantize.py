@@ -21,7 +21,7 @@ from fp4ref.cli.common import (
     spec_files,
 )
 from fp4ref.cli.quantize_checkpoint import quantize_checkpoint
-from fp4ref.cli.selection import is_pattern, select
+from fp4ref.cli.selection import is_pattern, select, tensor_count
 from fp4ref.conformance.dumps.files import Dump, DumpPlan, write_dump
 from fp4ref.errors import DomainError, DTypeError, FileError, Fp4Error, ShapeError
 from fp4ref.files import TensorFile, files_of, open_tensors
@@ -123,7 +123,7 @@ def quantize(
     _print_skipped(skipped)
     elements = sum(rows * columns for rows, columns in (matrix_shape(plan.shape) for plan in plans))
     click.echo(
-        f"{output}: {len(plans)} tensors, {elements:,} elements, {spec.name} (spec {SPEC_VERSION}), "
+        f"{output}: {tensor_count(len(plans))}, {elements:,} elements, {spec.name} (spec {SPEC_VERSION}), "
         f"{directions}, scales {order.name}" + (f"; {len(skipped)} skipped" if skipped else "")
     )
 

@@ -163,8 +163,8 @@ def _filled(part: str, width: int) -> list[str]:
 def _certificates(rule: standard.Rule) -> None:
     """Print one line for each claim about a rule: its name, the subjects by the state of their records, and its words.
 
-    Claims about several subjects have a name in common, followed by that of the subject. The words of more than STATED
-    claims are left to `fp4ref prove --list`.
+    Claims about several subjects have a name in common, followed by that of the subject. Where claims are many, only
+    `fp4ref prove --list` prints their words.
     """
     states: dict[tuple[str, str], dict[str, list[str]]] = {}
     for claim in claims_of(rule.id):

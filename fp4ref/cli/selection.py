@@ -1,4 +1,4 @@
-"""Names that a user selects by patterns."""
+"""Names that a user selects by patterns, and how many there are."""
 
 from __future__ import annotations
 
@@ -36,3 +36,8 @@ def listed(names: Iterable[str], pattern: str) -> list[str]:
 def matches(name: str, pattern: str) -> bool:
     """Return True if a name is the pattern, or fits it; `*` takes dots too."""
     return name == pattern or fnmatchcase(name, pattern)
+
+
+def tensor_count(count: int) -> str:
+    """Return a number of tensors in words."""
+    return f"{count} tensor{'' if count == 1 else 's'}"

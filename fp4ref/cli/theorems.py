@@ -28,7 +28,7 @@ Examples:
 
 
 @click.command("theorems", epilog=EPILOG, short_help="Evaluate theorems on tensors: what a second quantization keeps.")
-@click.argument("path", type=click.Path(path_type=Path, exists=True))
+@click.argument("path", type=click.Path(path_type=Path))
 @click.option("--spec", required=True, help="The specification by which the tensors are quantized.")
 @click.option("--tensors", "patterns", multiple=True, metavar="PATTERN", help="Only these names; `*` matches any text.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -26,12 +26,13 @@ def new_buffers(
     codes: Shapes, zeros: Shapes, dtype: torch.dtype, device: torch.device, **options: Any
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return uninitialized bytes of some shapes, and zeros of a type of others. options: those of `torch.empty`."""
-    short = None if any(options.values()) else _short(device)
+    seen = bool(torch._C._len_torch_dispatch_stack())  # modes that are told of each tensor, and may make another one
+    short = None if seen or any(options.values()) else _short(device)
     if short is None:
         made = [torch.empty(shape, dtype=torch.uint8, device=device, **options) for shape in codes]
     else:
         made = [short(shape, strides, torch.uint8) for shape, strides, _ in _places(codes, torch.uint8)[0]]
-    if len(zeros) > 1 and device.type in FILLED:
+    if len(zeros) > 1 and device.type in FILLED and not seen:
         places, size = _places(zeros, dtype)
         if size * dtype.itemsize <= SMALL:
             piece, view = torch.zeros(size, dtype=dtype, device=device, **options), viewer()
@@ -42,12 +43,12 @@ def new_buffers(
 
 
 def _short(device: torch.device) -> Callable[..., Tensor] | None:
-    """Return the function by which torch's compiled graphs allocate on a device; None if it lacks it, or modes listen.
+    """Return the function by which torch's compiled graphs allocate on a device; None if it lacks it.
 
     It allocates on the current device, in half the time of the public one.
     """
     there = device.type == "cpu" or (device.type == "cuda" and device.index in {None, torch.cuda.current_device()})
-    return None if not there or torch._C._len_torch_dispatch_stack() else _of_graphs(device.type)
+    return _of_graphs(device.type) if there else None
 
 
 @lru_cache
@@ -61,9 +62,9 @@ def _of_graphs(kind: str) -> Callable[..., Tensor] | None:
 @lru_cache(maxsize=4096)
 def _places(shapes: Shapes, dtype: torch.dtype) -> tuple[list[Place], int]:
     """Return the places of buffers in one piece, and the elements of the piece."""
-    places, size, unit = list[Place](), 0, APART // dtype.itemsize
+    places, first, unit = list[Place](), 0, APART // dtype.itemsize
     for shape in shapes:
-        strides = tuple(math.prod(shape[at:]) for at in range(1, len(shape) + 1))
-        places.append((shape, strides, size))
-        size += -(-math.prod(shape) // unit) * unit
-    return places, size
+        strides = tuple(math.prod(max(size, 1) for size in shape[at:]) for at in range(1, len(shape) + 1))
+        places.append((shape, strides, first))
+        first += -(-math.prod(shape) // unit) * unit
+    return places, first

@@ -26,15 +26,27 @@ extern "C" __global__ void __launch_bounds__(THREADS) column_values(
     const int valid = columns - column < EACH ? (int)(columns - column) : EACH;
     union { byte each[EACH]; uint2 vector; } code, scale;
     code.vector = scale.vector = {0, 0};
-    if (VECTORS) code.vector = *(const uint2*)(codes + start);
-    else for (int i = 0; i < valid; ++i) code.each[i] = codes[start + i];
+    if (VECTORS) {
+        code.vector = *(const uint2*)(codes + start);
+    } else {
+        UNROLL
+        for (int i = 0; i < EACH; ++i)
+            if (i < valid) code.each[i] = codes[start + i];
+    }
     if constexpr (ACROSS) {
         const byte* from = scales + block * pitch + column;
-        if (VECTORS) scale.vector = *(const uint2*)from;
-        else for (int i = 0; i < valid; ++i) scale.each[i] = from[i];
+        if (VECTORS) {
+            scale.vector = *(const uint2*)from;
+        } else {
+            UNROLL
+            for (int i = 0; i < EACH; ++i)
+                if (i < valid) scale.each[i] = from[i];
+        }
     } else {
         in_layout(layout, [&](auto order) {
-            for (int i = 0; i < valid; ++i) scale.each[i] = scales[order.offset(column + i, block, blocks, columns)];
+            UNROLL
+            for (int i = 0; i < EACH; ++i)
+                if (i < valid) scale.each[i] = scales[order.offset(column + i, block, blocks, columns)];
             return 0;
         });
     }
@@ -48,6 +60,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) column_values(
         UNROLL
         for (int i = 0; i < (int)sizeof(word) / 2; ++i) ((uint4*)(out + start))[i] = made.vectors[i];
     } else {
-        for (int i = 0; i < valid; ++i) out[start + i] = made.words[i];
+        UNROLL
+        for (int i = 0; i < EACH; ++i)
+            if (i < valid) out[start + i] = made.words[i];
     }
 }
