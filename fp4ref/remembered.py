@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 Record = TypeVar("Record")
+Value = TypeVar("Value")
 _KEPT = "_hash"
 
 
@@ -47,3 +51,9 @@ class OnlySame(Same):
     __slots__ = ()
     __eq__ = object.__eq__
     __hash__ = object.__hash__
+
+
+def cached_with_torch(function: Callable[[], Value]) -> Callable[[], Value | None]:
+    """Have a function compute its result once, when torch is loaded; before, it returns None: there are no tensors."""
+    found = cache(function)
+    return lambda: found() if "torch" in sys.modules else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Hashable, Sequence
-from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from fp4ref.layout import LAYOUTS
 from fp4ref.names import Names
 from fp4ref.quantized import Direction, DirectionData, Directions, Quantized
 from fp4ref.registry import Backend
+from fp4ref.remembered import cached_with_torch as cache
 from fp4ref.spec import Spec
 
 KEPT = 4096  # functions, at most

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
@@ -437,3 +439,29 @@ def test_tensors_of_functionalization_are_refused_each_time():
         fp4ref.quantize(x, SPEC)
         with pytest.raises(fp4ref.DTypeError, match="functionalization, which has no memory"):
             torch.func.functionalize(lambda t: fp4ref.quantize(t, SPEC).row.data)(x)
+
+
+@pytest.mark.rule("CNF-5")
+def test_calls_of_numpy_load_no_torch():
+    """Results without a row come first as None: what looks for tensors finds none, and needs no torch."""
+    script = """
+import sys
+import numpy as np
+import fp4ref
+from fp4ref.errors import DomainError
+
+x = np.ones((32, 32), np.float32)
+for backend in ("numpy", None):
+    columns = fp4ref.quantize(x, "nvfp4", "column", backend=backend)
+    for _ in range(2):
+        fp4ref.dequantize(columns, direction="column", backend=backend)
+        fp4ref.to_layout(columns, "linear", backend=backend)
+        try:
+            fp4ref.gemm(columns, columns, backend=backend)
+        except DomainError:
+            continue
+        raise SystemExit("not refused")
+sys.exit("torch" in sys.modules)
+"""
+    run = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
