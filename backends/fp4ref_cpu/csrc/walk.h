@@ -382,7 +382,7 @@ template <class In, int B, int R, int STRIP> struct Walk {
         const size start = left / B, count = (right - left + B - 1) / B;
         QuantizeJob part = job;
         part.scales = bytes[0];
-        part.map = Map{&down, 1, -top * PITCH - start, 4};
+        part.map = Map{&down, 1, -top * PITCH - start, 4, nullptr, nullptr, 0, nullptr, 0, 0};
         unit_of(part, numerics, top, top + Lines::ROWS, left, right, pieces, straight);
         SumRow rows[Lines::ROWS];
         for (int l = 0; l < Lines::ROWS; ++l) rows[l] = SumRow::of(part.scales, part.map, top + l);
