@@ -184,7 +184,7 @@ def away(t):
 
 @pytest.mark.rule("CNF-2", "SPC-21")
 def test_a_mistake_that_looks_at_another_one_is_tried_with_it():
-    """What a mistake changes may depend on any field of the kernel, and so on the other mistake."""
+    """A mistake may read any field of the kernel, so also one that the other mistake changes."""
     idle = known(Slot.BLOCK, "acme.copy", "maxima are copied", block_amax=partial(over_block))
     for field in ("block_amax", "__dict__"):
         looks = known(

@@ -202,14 +202,7 @@ def _decoding(call: Call, squares: bool) -> Callable[[int, int, int], None]:
     run = jobs.runner(_function(text(call.required), call.to), rows * columns)
     pitch = _scales(*call.sizes, squares)[1]
     ready = jobs.ready(BlockValuesJob(None, None, None, rows, columns, pitch, squares, 0), None)
-
-    def decode(codes: int, scales: int, values: int) -> None:
-        if rows and columns:
-            words = ready.words[:]
-            words[CODES], words[SCALES], words[VALUES] = codes, scales, values
-            run(words)
-
-    return decode
+    return jobs.at_three(run, ready, (CODES, SCALES, VALUES), rows * columns)
 
 
 def _required(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -84,14 +84,7 @@ def _decoding(call: Call, pitch: int) -> Callable[[int, int, int], None]:
     rows, columns = call.sizes
     run = jobs.runner(_function(text(call.required), call.to), rows * columns)
     ready = jobs.ready(ColumnValuesJob(None, None, None, rows, columns, pitch, 0), None)
-
-    def decode(codes: int, scales: int, values: int) -> None:
-        if rows and columns:
-            words = ready.words[:]
-            words[CODES], words[SCALES], words[VALUES] = codes, scales, values
-            run(words)
-
-    return decode
+    return jobs.at_three(run, ready, (CODES, SCALES, VALUES), rows * columns)
 
 
 @lru_cache

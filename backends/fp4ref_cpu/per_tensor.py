@@ -249,13 +249,7 @@ def _each(call: Call, function: str, kind: str) -> Callable[[int, int, int], Non
     rows, columns = call.sizes
     run = jobs.runner(_functions(text(call.required), kind)[function], rows * columns)
     ready = jobs.ready(ElementsJob(None, None, None, rows * columns, 0), None)
-
-    def each(source: int, scale: int, out: int) -> None:
-        words = ready.words[:]
-        words[SOURCE], words[FACTOR], words[OUT] = source, scale, out
-        run(words)
-
-    return each
+    return jobs.at_three(run, ready, (SOURCE, FACTOR, OUT), rows * columns)
 
 
 def _required(operation: str, name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
